@@ -1,0 +1,1 @@
+"""Settings: EngineArgs (flat, as users give them) and EngineConfig (frozen, resolved)."""

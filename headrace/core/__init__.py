@@ -1,0 +1,1 @@
+"""The engine core: scheduler, KV blocks, the step loop. Token ids only."""

@@ -1,0 +1,107 @@
+"""What the server and other programs see of an engine. `AsyncLLM` is the real one; tests have a fake."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from typing import Protocol
+
+from headrace.config.engine import EngineConfig
+from headrace.inputs import EngineInput, PromptType
+from headrace.messages.outputs import SchedulerStats
+from headrace.outputs import RequestOutput
+from headrace.sampling_params import SamplingParams
+from headrace.text.renderer import Renderer
+from headrace.text.tokenizer import Tokenizer
+
+
+class RequestOutputStream(Protocol):
+    """The one holder of a live request: iterate it to the end, or close it, which aborts."""
+
+    request_id: str
+
+    def __aiter__(self) -> RequestOutputStream: ...
+
+    async def __anext__(self) -> RequestOutput:
+        """The next output. What piled up since the last call comes merged as one.
+
+        Raises:
+            EngineDeadError: the core ended.
+            EngineGenerateError: this request failed.
+            StopAsyncIteration: after the output with `finished`.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Let go of the request: aborts it in the core unless it has finished. Idempotent."""
+        ...
+
+
+class EngineClient(Protocol):
+    """An engine as an asynchronous service. All handlers of one server share one."""
+
+    config: EngineConfig
+    renderer: Renderer
+    max_model_len: int
+    """As the core settled it."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Raises UnsupportedError with skip_tokenizer_init."""
+        ...
+
+    @property
+    def is_running(self) -> bool: ...
+
+    @property
+    def errored(self) -> bool: ...
+
+    @property
+    def dead_error(self) -> BaseException: ...
+
+    @property
+    def scheduler_stats(self) -> SchedulerStats:
+        """The latest the core told."""
+        ...
+
+    async def add_request(
+        self,
+        request_id: str,
+        prompt: PromptType | EngineInput,
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        arrival_time: float | None = None,
+    ) -> RequestOutputStream:
+        """Check everything that can be known now, then queue the request.
+
+        Raises ValidationError, UnsupportedError, AdmissionError or EngineDeadError before anything
+        has been queued.
+        """
+        ...
+
+    def generate(
+        self,
+        prompt: PromptType | EngineInput,
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        priority: int = 0,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """add_request and iterate. Leaving the generator early aborts the request."""
+        ...
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End every live request with this caller's id; its reader gets finish_reason `abort`."""
+        ...
+
+    def check_admission(self, n: int = 1) -> None:
+        """Raise AdmissionError when n more requests would pass the queue limits."""
+        ...
+
+    async def check_health(self) -> None:
+        """Raise EngineDeadError when the core has ended or gives no sign of life."""
+        ...
+
+    async def reset_prefix_cache(self) -> bool: ...
+
+    def shutdown(self, timeout: float | None = None) -> None: ...

@@ -1,0 +1,1 @@
+"""Model folders: finding, downloading, reading what they say about themselves."""

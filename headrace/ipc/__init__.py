@@ -1,0 +1,1 @@
+"""Sockets and child processes."""

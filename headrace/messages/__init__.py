@@ -1,0 +1,1 @@
+"""Records that cross the line between the front process and the engine core."""

@@ -1,0 +1,116 @@
+"""What comes up from the engine core to the front process: a closed union of records."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, TypeAlias
+
+import msgspec
+
+
+class FinishReason(IntEnum):
+    """Why a request ended. `str()` gives the word users see."""
+
+    STOP = 0
+    LENGTH = 1
+    ABORT = 2
+    ERROR = 3
+
+    def __str__(self) -> str:
+        return self.name.lower()
+
+
+class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True):
+    """Log-probabilities at one position.
+
+    `token_ids[0]` is the token that was chosen (or, for prompts, that stands there); the rest
+    are the most likely ones, best first (the chosen one may come again among them).
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    rank: int
+    """Rank of the chosen token in the vocabulary, from 1."""
+
+
+class RequestTimes(msgspec.Struct, array_like=True, frozen=True):
+    """When things happened to a request, on the core's monotonic clock, in seconds."""
+
+    queued: float
+    scheduled: float
+    first_token: float
+    last_token: float
+
+
+class EngineCoreOutput(msgspec.Struct, array_like=True, frozen=True):
+    """What one step gave one request."""
+
+    request_id: str
+    new_token_ids: list[int]
+    finish_reason: FinishReason | None = None
+    stop_reason: int | None = None
+    """The stop token id that ended it; None for EOS."""
+    logprobs: list[TokenLogprobs] | None = None
+    """One entry per new token, when asked for."""
+    prompt_logprobs: list[TokenLogprobs] | None = None
+    """One entry per prompt token but the first, sent once, complete, with the first token."""
+    num_cached_tokens: int = 0
+    """Prompt tokens that came from the prefix cache; set on the first output."""
+    num_preemptions: int = 0
+    times: RequestTimes | None = None
+    """Set on the last output."""
+    error: str | None = None
+    """With finish_reason ERROR: what went wrong, fit for the caller to read."""
+
+
+class SchedulerStats(msgspec.Struct, array_like=True, frozen=True):
+    """State and work of the scheduler. Counters are totals since the core started."""
+
+    num_running: int = 0
+    num_waiting: int = 0
+    num_blocks: int = 0
+    num_free_blocks: int = 0
+    prefix_cache_queries: int = 0
+    """Tokens looked up."""
+    prefix_cache_hits: int = 0
+    """Tokens found."""
+    num_preemptions: int = 0
+    num_steps: int = 0
+    prompt_tokens: int = 0
+    """Prompt tokens computed."""
+    generation_tokens: int = 0
+    num_queued_tokens: int = 0
+    """Prompt tokens not yet computed of all live requests."""
+
+    @property
+    def kv_cache_usage(self) -> float:
+        """Share of KV blocks in use, 0 to 1."""
+        return 1.0 - self.num_free_blocks / self.num_blocks if self.num_blocks else 0.0
+
+
+class EngineCoreOutputs(msgspec.Struct, array_like=True, tag="outputs", frozen=True):
+    """What one step gave all requests. Without outputs it is a sign of life with fresh stats."""
+
+    outputs: list[EngineCoreOutput]
+    stats: SchedulerStats
+    timestamp: float
+    """The core's monotonic clock."""
+    num_step_tokens: int = 0
+    """Tokens computed in this step (iteration size)."""
+
+
+class CallResult(msgspec.Struct, array_like=True, tag="result", frozen=True):
+    """The answer to a `Call`."""
+
+    call_id: int
+    value: Any = None
+    error: str | None = None
+
+
+class EngineDead(msgspec.Struct, array_like=True, tag="dead", frozen=True):
+    """The core's last word."""
+
+    reason: str
+
+
+CoreOutput: TypeAlias = EngineCoreOutputs | CallResult | EngineDead

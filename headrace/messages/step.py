@@ -1,0 +1,57 @@
+"""What one step is: the scheduler's order to the worker, and the worker's answer."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.messages.outputs import TokenLogprobs
+from headrace.sampling_params import SamplingParams
+
+
+class NewRequest(msgspec.Struct, frozen=True):
+    """A request the worker has not seen (or forgot, when it was preempted)."""
+
+    request_id: str
+    token_ids: list[int]
+    """Prompt, and after a preemption the tokens generated before it. The worker copies it."""
+    num_prompt_tokens: int
+    sampling_params: SamplingParams
+    stop_token_ids: list[int]
+    """All ids that end it (EOS included unless ignored): masked before min_tokens."""
+    seed: int
+    """The caller's, or one drawn for the request."""
+    block_ids: list[int]
+    num_computed_tokens: int
+
+
+class CachedRequest(msgspec.Struct, frozen=True):
+    """A request the worker knows: only what changed. The worker adds tokens it sampled itself."""
+
+    request_id: str
+    new_block_ids: list[int]
+    num_computed_tokens: int
+
+
+class SchedulerOutput(msgspec.Struct, frozen=True):
+    """One step's order. Order of execution: drop `finished_ids`, then add, then compute."""
+
+    new_requests: list[NewRequest]
+    cached_requests: list[CachedRequest]
+    num_scheduled_tokens: dict[str, int]
+    """request_id -> tokens to compute now. A request samples one token exactly when
+    num_computed_tokens + its scheduled tokens reaches the number of its known tokens."""
+    total_num_scheduled_tokens: int
+    finished_ids: list[str]
+    """Ended, aborted or preempted since the last order: the worker forgets them."""
+
+
+class ModelRunnerOutput(msgspec.Struct, frozen=True):
+    """One step's answer."""
+
+    sampled_token_ids: dict[str, int]
+    """Only requests that sampled in this step."""
+    logprobs: dict[str, TokenLogprobs] = {}
+    prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
+    """Entries for the prompt tokens that follow the positions computed in this step."""
+    errors: dict[str, str] = {}
+    """Requests that failed on their own in this step; the others are unharmed."""

@@ -1,0 +1,1 @@
+"""Counters and timings: what is measured, and how it is shown."""

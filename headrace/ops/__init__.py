@@ -1,0 +1,1 @@
+"""The operations models are written against, and their homes (native, torch)."""

@@ -1,0 +1,1 @@
+"""The shapes of HTTP requests and responses."""

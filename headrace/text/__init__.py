@@ -1,0 +1,1 @@
+"""Text: tokenizers, templates, incremental detokenising."""

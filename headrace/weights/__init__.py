@@ -1,0 +1,1 @@
+"""From bytes in files to named tensors."""

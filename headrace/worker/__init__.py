@@ -1,0 +1,1 @@
+"""Runs the model: input batch, model runner, sampler, executors."""

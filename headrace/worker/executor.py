@@ -1,0 +1,28 @@
+"""Who runs the model: one Protocol, and the table of who implements it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from headrace.config.engine import EngineConfig
+from headrace.messages.startup import EngineReady
+from headrace.messages.step import ModelRunnerOutput, SchedulerOutput
+
+OnStage: TypeAlias = Callable[[str, float], None]
+"""Told the name of each start-up stage and how much of the start is done, 0 to 1."""
+
+
+class Executor(Protocol):
+    """A loaded model with its KV cache, executing one step at a time, in the caller's thread."""
+
+    ready: EngineReady
+    """Sizes settled while loading."""
+
+    def execute(self, order: SchedulerOutput) -> ModelRunnerOutput:
+        """Run one step. A fault of a single request comes back in `errors`, not as an exception."""
+        ...
+
+    def shutdown(self) -> None:
+        """Free what it holds. Idempotent."""
+        ...
