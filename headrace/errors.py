@@ -8,11 +8,11 @@ class HeadraceError(Exception):
 
 
 class ConfigError(HeadraceError, ValueError):
-    """A setting that cannot work. The message is one line that names the setting and the way out."""
+    """A setting that cannot work. The message is one line: the setting and the way out."""
 
 
 class ModelError(HeadraceError):
-    """A model that cannot be found, read or run. One line naming file, tensor and what was expected."""
+    """A model that cannot be found, read or run. One line: file, tensor, what was expected."""
 
 
 class ValidationError(HeadraceError, ValueError):

@@ -79,7 +79,7 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True, kw_only=True):
     include_stop_str_in_output: bool = False
 
 
-class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
+class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
     """How the tokens of one request are chosen and when it ends.
 
     Args:
@@ -160,14 +160,10 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
     def clone(self) -> SamplingParams:
         """A copy that shares no mutable part with this one."""
         copy = msgspec.structs.replace(self)
-        for name in ("stop", "stop_token_ids", "logprob_token_ids", "allowed_token_ids", "bad_words"):
+        for name in self.__struct_fields__:
             value = getattr(self, name)
-            if isinstance(value, list):
-                setattr(copy, name, list(value))
-        for name in ("logit_bias", "extra_args"):
-            value = getattr(self, name)
-            if value is not None:
-                setattr(copy, name, dict(value))
+            if isinstance(value, (list, dict)):
+                setattr(copy, name, value.copy())
         return copy
 
     # -- the rules, by kind ------------------------------------------------------------------
@@ -224,27 +220,30 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
             value = getattr(self, name)
             if not isinstance(value, bool):
                 raise ValidationError(f"{name} must be a boolean", param=name, value=value)
-        if not isinstance(self.output_kind, RequestOutputKind):
-            try:
-                self.output_kind = RequestOutputKind(self.output_kind)
-            except ValueError:
-                raise ValidationError(
-                    "output_kind must be a RequestOutputKind",
-                    param="output_kind",
-                    value=self.output_kind,
-                ) from None
+        try:
+            self.output_kind = RequestOutputKind(self.output_kind)
+        except ValueError:
+            raise ValidationError(
+                "output_kind must be a RequestOutputKind",
+                param="output_kind",
+                value=self.output_kind,
+            ) from None
 
     def _check_stops(self) -> None:
         stop = self.stop
         if not isinstance(stop, list) or not all(isinstance(s, str) for s in stop):
-            raise ValidationError("stop must be a string or a list of strings", param="stop", value=stop)
+            raise ValidationError(
+                "stop must be a string or a list of strings", param="stop", value=stop
+            )
         if any(not s for s in stop):
             raise ValidationError("stop must not hold an empty string", param="stop", value=stop)
         for s in stop:
             _utf8("stop", s)
         if stop and not self.detokenize:
             raise ValidationError(
-                "stop strings need detokenize=True; use stop_token_ids instead", param="stop", value=stop
+                "stop strings need detokenize=True; use stop_token_ids instead",
+                param="stop",
+                value=stop,
             )
         ids = _token_ids("stop_token_ids", self.stop_token_ids or [])
         self.stop_token_ids = list(dict.fromkeys(ids))
@@ -259,7 +258,8 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
             _token_ids("logprob_token_ids", ids)
             if len(ids) > MAX_LOGPROB_TOKEN_IDS:
                 raise ValidationError(
-                    f"logprob_token_ids holds {len(ids)} ids, at most {MAX_LOGPROB_TOKEN_IDS} are allowed",
+                    f"logprob_token_ids holds {len(ids)} ids, "
+                    f"at most {MAX_LOGPROB_TOKEN_IDS} are allowed",
                     param="logprob_token_ids",
                 )
             if self.logprobs is not None and self.logprobs != len(ids):
@@ -275,7 +275,9 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True):
         if self.allowed_token_ids is not None:
             _token_ids("allowed_token_ids", self.allowed_token_ids)
             if not self.allowed_token_ids:
-                raise ValidationError("allowed_token_ids must not be empty", param="allowed_token_ids")
+                raise ValidationError(
+                    "allowed_token_ids must not be empty", param="allowed_token_ids"
+                )
         words = self.bad_words
         if not isinstance(words, list) or not all(isinstance(w, str) and w for w in words):
             raise ValidationError(

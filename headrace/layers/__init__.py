@@ -1,1 +1,1 @@
-"""The parts models are made of."""
+"""The parts models are made of: each holds its weights and describes its computation with ops."""

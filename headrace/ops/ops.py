@@ -94,6 +94,10 @@ class Ops(Protocol):
 
     name: str
     """For the log: `amx`, `avx512`, `avx2`, `portable`, `torch:cpu`, ..."""
+    num_threads: int
+    """Threads that compute."""
+    weight_bytes: int
+    """Bytes of all prepared weights so far."""
 
     # -- at load ------------------------------------------------------------------------------
 
@@ -161,7 +165,12 @@ class Ops(Protocol):
         ...
 
     def rope_and_cache(
-        self, qkv: Array, rope: Array, cache: KVCache, heads: HeadShape, norm: HeadNorm | None = None
+        self,
+        qkv: Array,
+        rope: Array,
+        cache: KVCache,
+        heads: HeadShape,
+        norm: HeadNorm | None = None,
     ) -> Array:
         """Norm (if given) and rotate queries and keys, write keys and values to the cache.
 
