@@ -1,0 +1,34 @@
+"""What all tests share: the real models and the values they are compared with."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FIXTURES = Path(__file__).parent / "fixtures"
+
+
+@pytest.fixture(scope="session")
+def model_dir() -> Callable[[str], Path]:
+    """Where a real model lies. A missing one fails the test: it never skips."""
+    root = Path(os.environ.get("HEADRACE_TEST_MODELS") or "~/.cache/headrace-models").expanduser()
+
+    def find(name: str) -> Path:
+        path = root / name
+        if not path.is_dir():
+            pytest.fail(f"the model {name} is missing; run `python scripts/get_models.py {name}`")
+        return path
+
+    return find
+
+
+@pytest.fixture(scope="session")
+def expected() -> dict[str, Any]:
+    """Reference values by model: tests/fixtures/expected.json."""
+    values: dict[str, Any] = json.loads((FIXTURES / "expected.json").read_text(encoding="utf-8"))
+    return values
