@@ -20,7 +20,7 @@ class FinishReason(IntEnum):
         return self.name.lower()
 
 
-class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True):
+class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """Log-probabilities at one position.
 
     `token_ids[0]` is the token that was chosen (or, for prompts, that stands there); the rest
@@ -33,7 +33,7 @@ class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True):
     """Rank of the chosen token in the vocabulary, from 1."""
 
 
-class RequestTimes(msgspec.Struct, array_like=True, frozen=True):
+class RequestTimes(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """When things happened to a request, on the core's monotonic clock, in seconds."""
 
     queued: float
@@ -42,7 +42,7 @@ class RequestTimes(msgspec.Struct, array_like=True, frozen=True):
     last_token: float
 
 
-class EngineCoreOutput(msgspec.Struct, array_like=True, frozen=True):
+class EngineCoreOutput(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """What one step gave one request."""
 
     request_id: str
@@ -63,7 +63,7 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, frozen=True):
     """With finish_reason ERROR: what went wrong, fit for the caller to read."""
 
 
-class SchedulerStats(msgspec.Struct, array_like=True, frozen=True):
+class SchedulerStats(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """State and work of the scheduler. Counters are totals since the core started."""
 
     num_running: int = 0
@@ -88,7 +88,9 @@ class SchedulerStats(msgspec.Struct, array_like=True, frozen=True):
         return 1.0 - self.num_free_blocks / self.num_blocks if self.num_blocks else 0.0
 
 
-class EngineCoreOutputs(msgspec.Struct, array_like=True, tag="outputs", frozen=True):
+class EngineCoreOutputs(
+    msgspec.Struct, array_like=True, tag="outputs", frozen=True, forbid_unknown_fields=True
+):
     """What one step gave all requests. Without outputs it is a sign of life with fresh stats."""
 
     outputs: list[EngineCoreOutput]
@@ -99,7 +101,9 @@ class EngineCoreOutputs(msgspec.Struct, array_like=True, tag="outputs", frozen=T
     """Tokens computed in this step (iteration size)."""
 
 
-class CallResult(msgspec.Struct, array_like=True, tag="result", frozen=True):
+class CallResult(
+    msgspec.Struct, array_like=True, tag="result", frozen=True, forbid_unknown_fields=True
+):
     """The answer to a `Call`."""
 
     call_id: int
@@ -107,7 +111,9 @@ class CallResult(msgspec.Struct, array_like=True, tag="result", frozen=True):
     error: str | None = None
 
 
-class EngineDead(msgspec.Struct, array_like=True, tag="dead", frozen=True):
+class EngineDead(
+    msgspec.Struct, array_like=True, tag="dead", frozen=True, forbid_unknown_fields=True
+):
     """The core's last word."""
 
     reason: str

@@ -13,7 +13,9 @@ import msgspec
 from headrace.sampling_params import SamplingParams
 
 
-class EngineCoreRequest(msgspec.Struct, array_like=True, tag="add", frozen=True):
+class EngineCoreRequest(
+    msgspec.Struct, array_like=True, tag="add", frozen=True, forbid_unknown_fields=True
+):
     """Generate from one prompt. Its answers come as `EngineCoreOutput`s with the same id."""
 
     request_id: str
@@ -33,31 +35,43 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, tag="add", frozen=True)
     """Prefix-cache blocks are shared only between equal salts."""
 
 
-class AbortRequests(msgspec.Struct, array_like=True, tag="abort", frozen=True):
+class AbortRequests(
+    msgspec.Struct, array_like=True, tag="abort", frozen=True, forbid_unknown_fields=True
+):
     """Forget these requests and free their blocks. Unknown ids are fine. Nothing is answered."""
 
     request_ids: list[str]
 
 
-class ResetPrefixCache(msgspec.Struct, array_like=True, tag="reset_prefix_cache", frozen=True):
+class ResetPrefixCache(
+    msgspec.Struct,
+    array_like=True,
+    tag="reset_prefix_cache",
+    frozen=True,
+    forbid_unknown_fields=True,
+):
     """Control verb: forget all cached prefixes. Result: bool, False while blocks are in use."""
 
 
-class GetDebugState(msgspec.Struct, array_like=True, tag="get_debug_state", frozen=True):
+class GetDebugState(
+    msgspec.Struct, array_like=True, tag="get_debug_state", frozen=True, forbid_unknown_fields=True
+):
     """Control verb: sizes of the core's internal maps, for leak checks. Result: dict[str, int]."""
 
 
 Verb: TypeAlias = ResetPrefixCache | GetDebugState
 
 
-class Call(msgspec.Struct, array_like=True, tag="call", frozen=True):
+class Call(msgspec.Struct, array_like=True, tag="call", frozen=True, forbid_unknown_fields=True):
     """A control verb; answered by one `CallResult` with the same call_id."""
 
     call_id: int
     verb: Verb
 
 
-class Shutdown(msgspec.Struct, array_like=True, tag="shutdown", frozen=True):
+class Shutdown(
+    msgspec.Struct, array_like=True, tag="shutdown", frozen=True, forbid_unknown_fields=True
+):
     """End the core. Running requests get up to `drain_timeout` seconds, then are aborted."""
 
     drain_timeout: float = 0.0

@@ -1,0 +1,164 @@
+"""The engine behind the process line: requests in, steps of scheduler and executor, outputs out.
+
+Token ids only; never text, sockets or threads. One caller at a time.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+
+import msgspec
+
+from headrace.config.engine import EngineConfig
+from headrace.core.scheduler import Scheduler
+from headrace.errors import ValidationError
+from headrace.messages.outputs import (
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    FinishReason,
+    RequestTimes,
+)
+from headrace.messages.requests import (
+    EngineCoreRequest,
+    GetDebugState,
+    ResetPrefixCache,
+    Verb,
+)
+from headrace.worker.executor import Executor
+
+
+class EngineCore:
+    """One model being served.
+
+    Args:
+        config: resolved settings.
+        executor: the loaded model; owned from here on, ended by `shutdown`.
+        now: monotonic clock, seconds.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        executor: Executor,
+        *,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.executor = executor
+        ready = executor.ready
+        self.max_model_len = ready.max_model_len
+        self.vocab_size = config.model.vocab_size
+        self._now = now
+        self.scheduler = Scheduler(
+            config.scheduler,
+            msgspec.structs.replace(config.cache, block_size=ready.block_size),
+            ready.num_blocks,
+            ready.max_model_len,
+            now=now,
+            seed=config.model.seed,
+        )
+        self._refused: list[EngineCoreOutput] = []
+        """Answers to requests that were refused; sent with the next step."""
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        """Queue a request. One that cannot run is answered with finish_reason ERROR instead."""
+        try:
+            self._check(request)
+            self.scheduler.add_request(request)
+        except ValidationError as error:
+            now = self._now()
+            self._refused.append(
+                EngineCoreOutput(
+                    request.request_id,
+                    [],
+                    finish_reason=FinishReason.ERROR,
+                    times=RequestTimes(now, now, now, now),
+                    error=str(error),
+                )
+            )
+
+    def abort_requests(self, request_ids: list[str]) -> None:
+        """Forget these requests, free their blocks. Unknown ids are fine; nothing is answered."""
+        self.scheduler.abort(request_ids)
+
+    def live_request_ids(self) -> list[str]:
+        """The requests that are queued or running."""
+        return list(self.scheduler.requests)
+
+    def call(self, verb: Verb) -> bool | dict[str, int]:
+        """Carry out a control verb; see its record for the result."""
+        match verb:
+            case ResetPrefixCache():
+                return self.scheduler.reset_prefix_cache()
+            case GetDebugState():
+                return {**self.scheduler.debug_state(), "refused_outputs": len(self._refused)}
+
+    def has_work(self) -> bool:
+        """Whether `step` has something to do."""
+        return bool(self._refused) or self.scheduler.has_work()
+
+    def step(self) -> EngineCoreOutputs:
+        """Compute one step. With nothing to do, its result is that of `idle_outputs`.
+
+        An exception of the executor passes through: the engine cannot go on. Faults of single
+        requests end those with finish_reason ERROR.
+        """
+        outputs, self._refused = self._refused, []
+        num_step_tokens = 0
+        if self.scheduler.has_work():
+            order = self.scheduler.schedule()
+            outputs += self.scheduler.update(order, self.executor.execute(order))
+            num_step_tokens = order.total_num_scheduled_tokens
+        return self._outputs(outputs, num_step_tokens)
+
+    def idle_outputs(self) -> EngineCoreOutputs:
+        """A sign of life: no outputs, fresh stats."""
+        return self._outputs([], 0)
+
+    def shutdown(self) -> None:
+        """Free the executor. Idempotent."""
+        self.executor.shutdown()
+
+    def _outputs(self, outputs: list[EngineCoreOutput], num_step_tokens: int) -> EngineCoreOutputs:
+        return EngineCoreOutputs(outputs, self.scheduler.stats(), self._now(), num_step_tokens)
+
+    def _check(self, request: EngineCoreRequest) -> None:
+        """The front has checked all this; what reaches a kernel is checked where it comes in."""
+        if request.request_id in self.scheduler.requests:
+            raise ValidationError(f"request id {request.request_id!r} is in use")
+        num_tokens = len(request.prompt_token_ids)
+        if num_tokens == 0:
+            raise ValidationError("the prompt is empty", param="prompt")
+        if num_tokens >= self.max_model_len:
+            raise ValidationError(
+                f"the prompt has {num_tokens} tokens, at most {self.max_model_len - 1} leave room "
+                "for an answer",
+                param="prompt",
+            )
+        params = request.sampling_params
+        if params.n != 1:
+            raise ValidationError(f"n must be 1 here, got {params.n}", param="n", value=params.n)
+        self._check_ids("prompt", request.prompt_token_ids)
+        self._check_ids("stop_token_ids", request.stop_token_ids)
+        self._check_ids("logit_bias", params.logit_bias or ())
+        self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
+        for word in params.bad_words_token_ids or ():
+            self._check_ids("bad_words", word)
+        if request.eos_token_id is not None:
+            self._check_ids("eos_token_id", (request.eos_token_id,))
+
+    def _check_ids(self, name: str, token_ids: Iterable[int]) -> None:
+        """Raise unless all are ids of the vocabulary. A few passes at C speed."""
+        ids = list(token_ids)
+        if not ids:
+            return
+        if set(map(type, ids)) != {int}:
+            raise ValidationError(f"{name} must hold integers only", param=name)
+        for token_id in (min(ids), max(ids)):
+            if not 0 <= token_id < self.vocab_size:
+                raise ValidationError(
+                    f"{name} holds the token id {token_id}, the vocabulary has ids 0 to "
+                    f"{self.vocab_size - 1}",
+                    param=name,
+                    value=token_id,
+                )

@@ -1,0 +1,171 @@
+"""One live request as the scheduler sees it: its tokens, its blocks, how far it is.
+
+Holds no policy: when it runs is the scheduler's business.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from headrace.core.block_hash import BlockHashChain
+from headrace.messages.outputs import (
+    EngineCoreOutput,
+    FinishReason,
+    RequestTimes,
+    TokenLogprobs,
+)
+from headrace.messages.requests import EngineCoreRequest
+from headrace.messages.step import NewRequest
+
+
+class RequestStatus(Enum):
+    """Where a request is."""
+
+    WAITING = 0
+    """Holds no blocks; the worker does not know it (never did, or forgot it)."""
+    RUNNING = 1
+    """Holds blocks; the worker knows it."""
+    FINISHED = 2
+
+
+class Request:
+    """State of one request from add to end.
+
+    Args:
+        source: what the front process sent.
+        max_model_len: most tokens of prompt and answer together.
+        seed: of its random numbers; the same over preemptions.
+        order: sorts requests, best first; no two are equal.
+        queued_at: core clock, seconds.
+        chain: digests of its blocks; None without prefix caching.
+    """
+
+    __slots__ = (
+        "block_ids", "chain", "eos_token_id", "first_token_at", "has_answered", "max_num_tokens",
+        "min_tokens", "num_cached_tokens", "num_computed_tokens", "num_preemptions",
+        "num_prompt_tokens", "num_registered_blocks", "order", "params", "prompt_logprobs",
+        "queued_at", "request_id", "scheduled_at", "seed", "skips_prefix_cache", "status",
+        "stop_token_ids", "token_ids",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        source: EngineCoreRequest,
+        *,
+        max_model_len: int,
+        seed: int,
+        order: tuple[int, float, int],
+        queued_at: float,
+        chain: BlockHashChain | None,
+    ) -> None:
+        params = source.sampling_params
+        self.request_id = source.request_id
+        self.token_ids = list(source.prompt_token_ids)
+        """Prompt and answer."""
+        self.num_prompt_tokens = len(self.token_ids)
+        self.max_num_tokens = longest_length(source, max_model_len)
+        """The request ends when it has this many tokens."""
+        self.params = params
+        self.min_tokens = params.min_tokens
+        self.eos_token_id = None if params.ignore_eos else source.eos_token_id
+        self.stop_token_ids = frozenset(source.stop_token_ids)
+        self.seed = seed
+        self.order = order
+        # Log-probabilities of the prompt exist only where the prompt is computed.
+        wants_prompt_logprobs = params.prompt_logprobs is not None
+        self.skips_prefix_cache = bool(params.skip_reading_prefix_cache) or wants_prompt_logprobs
+        self.prompt_logprobs: list[TokenLogprobs] | None = [] if wants_prompt_logprobs else None
+        """Collected until the first token; None when not wanted or sent."""
+        self.chain = chain
+        self.status = RequestStatus.WAITING
+        self.block_ids: list[int] = []
+        self.num_computed_tokens = 0
+        """Leading tokens whose keys and values are in the cache."""
+        self.num_registered_blocks = 0
+        """Leading blocks that have been offered to the prefix cache."""
+        self.num_cached_tokens = 0
+        """Prompt tokens the prefix cache held when it was first scheduled."""
+        self.num_preemptions = 0
+        self.has_answered = False
+        self.queued_at = queued_at
+        self.scheduled_at: float | None = None
+        self.first_token_at: float | None = None
+
+    def append_token(self, token_id: int) -> FinishReason | None:
+        """Take in a sampled token. Returns why the request ends with it, or None."""
+        self.token_ids.append(token_id)
+        length = len(self.token_ids)
+        if length - self.num_prompt_tokens >= self.min_tokens and (
+            token_id == self.eos_token_id or token_id in self.stop_token_ids
+        ):
+            return FinishReason.STOP
+        return FinishReason.LENGTH if length >= self.max_num_tokens else None
+
+    def forget_computed(self) -> None:
+        """Back to the start, tokens kept: its blocks are gone and all is to be computed again."""
+        self.block_ids = []
+        self.num_computed_tokens = 0
+        self.num_registered_blocks = 0
+        if self.prompt_logprobs:
+            self.prompt_logprobs = []
+
+    def to_new_request(self) -> NewRequest:
+        """What the worker needs to know of it. Lists are copies: those here go on growing."""
+        stop_token_ids = set(self.stop_token_ids)
+        if self.eos_token_id is not None:
+            stop_token_ids.add(self.eos_token_id)
+        return NewRequest(
+            request_id=self.request_id,
+            token_ids=self.token_ids.copy(),
+            num_prompt_tokens=self.num_prompt_tokens,
+            sampling_params=self.params,
+            stop_token_ids=sorted(stop_token_ids),
+            seed=self.seed,
+            block_ids=self.block_ids.copy(),
+            num_computed_tokens=self.num_computed_tokens,
+        )
+
+    def to_output(
+        self,
+        token_ids: list[int],
+        *,
+        logprobs: TokenLogprobs | None,
+        finish_reason: FinishReason | None = None,
+        stop_reason: int | None = None,
+        times: RequestTimes | None = None,
+        error: str | None = None,
+    ) -> EngineCoreOutput:
+        """Its next output; the first one carries what is told once."""
+        prompt_logprobs = None
+        num_cached_tokens = 0
+        if not self.has_answered:
+            self.has_answered = True
+            num_cached_tokens = self.num_cached_tokens
+            if error is None:
+                prompt_logprobs, self.prompt_logprobs = self.prompt_logprobs, None
+        return EngineCoreOutput(
+            request_id=self.request_id,
+            new_token_ids=token_ids,
+            finish_reason=finish_reason,
+            stop_reason=stop_reason,
+            logprobs=None if logprobs is None else [logprobs],
+            prompt_logprobs=prompt_logprobs,
+            num_cached_tokens=num_cached_tokens,
+            num_preemptions=self.num_preemptions,
+            times=times,
+            error=error,
+        )
+
+    def times(self, now: float) -> RequestTimes:
+        """Its times when it ends now; what never happened is put at its end."""
+        scheduled = now if self.scheduled_at is None else self.scheduled_at
+        first_token = now if self.first_token_at is None else self.first_token_at
+        return RequestTimes(self.queued_at, scheduled, first_token, now)
+
+
+def longest_length(source: EngineCoreRequest, max_model_len: int) -> int:
+    """Most tokens a request can come to, prompt and answer together."""
+    max_tokens = source.sampling_params.max_tokens
+    if max_tokens is None:
+        return max_model_len
+    return min(len(source.prompt_token_ids) + max_tokens, max_model_len)

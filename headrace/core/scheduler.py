@@ -1,0 +1,392 @@
+"""Decides what each step computes: continuous batching, chunked prefill, preemption, stops.
+
+Bookkeeping only: no arrays of the model, no sockets, no clock of its own.
+
+The rules, in the order they are applied (`order` of a request: by arrival, or by priority first):
+
+1. Running requests come before waiting ones, both in `order`. A prefill takes what is left of the
+   step's token budget, but leaves one token for every running request after it.
+2. A running request that needs a block when none is free preempts the last running request in
+   `order`, itself if it comes to that. The first one thus always goes on. A preempted request
+   gives back its blocks, keeps its tokens and waits ahead of all that came after it.
+3. The first waiting request is admitted when a place, budget and blocks for all its known tokens
+   are free, so that prefills under way never wait for each other's blocks. One block is kept free
+   for each running request that may still grow, so that an admission is not undone at once. It is
+   never overtaken. A step that preempted admits nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import insort
+from collections.abc import Callable
+from operator import attrgetter
+
+from headrace.config.engine import CacheConfig, SchedulerConfig
+from headrace.core.kv_cache import KVCacheManager, max_tokens_that_fit
+from headrace.core.request import Request, RequestStatus, longest_length
+from headrace.core.request_queue import make_request_queue
+from headrace.errors import ConfigError, ValidationError
+from headrace.messages.outputs import (
+    EngineCoreOutput,
+    FinishReason,
+    SchedulerStats,
+    TokenLogprobs,
+)
+from headrace.messages.requests import EngineCoreRequest
+from headrace.messages.step import CachedRequest, ModelRunnerOutput, NewRequest, SchedulerOutput
+
+_ORDER = attrgetter("order")
+
+
+class Scheduler:
+    """All live requests of one engine. Call `schedule`, run the order, then `update`, in turn.
+
+    Args:
+        config: limits of a step. As each running request gets a token in every step,
+            max_num_batched_tokens limits how many of them run, too.
+        cache: block size, and whether prefixes are shared.
+        num_blocks: KV blocks there are.
+        max_model_len: most tokens of a request, prompt and answer together.
+        now: monotonic clock, seconds.
+        seed: of the generator that seeds requests without a seed of their own.
+
+    Raises:
+        ConfigError: limits that cannot work together.
+    """
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: CacheConfig,
+        num_blocks: int,
+        max_model_len: int,
+        *,
+        now: Callable[[], float],
+        seed: int = 0,
+    ) -> None:
+        _check(config, max_model_len)
+        self._max_step_tokens = config.max_num_batched_tokens
+        self._max_running = config.max_num_seqs
+        self._chunks_prefill = config.enable_chunked_prefill
+        self._max_chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
+        self._by_priority = config.policy == "priority"
+        self._max_model_len = max_model_len
+        self._now = now
+        self._seeds = random.Random(seed)
+        self.kv_cache = KVCacheManager(num_blocks, cache.block_size, cache.enable_prefix_caching)
+        self.requests: dict[str, Request] = {}
+        """All live requests."""
+        self.waiting = make_request_queue(config.policy)
+        self.running: list[Request] = []
+        """In `order`."""
+        self._finished_ids: list[str] = []
+        """What the worker is still to be told to forget."""
+        self._num_added = 0
+        self._num_queued_tokens = 0
+        self._num_preemptions = 0
+        self._num_steps = 0
+        self._prompt_tokens = 0
+        self._generation_tokens = 0
+        self._prefix_queries = 0
+        self._prefix_hits = 0
+
+    # Requests come and go
+
+    def add_request(self, source: EngineCoreRequest) -> None:
+        """Queue a request whose id is not live.
+
+        Raises:
+            ValidationError: it could never run: at its longest it does not fit the KV cache.
+        """
+        longest = longest_length(source, self._max_model_len)
+        limit = max_tokens_that_fit(self.kv_cache.pool.num_blocks, self.kv_cache.block_size)
+        if longest > limit:
+            raise ValidationError(
+                f"prompt and max_tokens come to {longest} tokens, the KV cache holds {limit}; "
+                "ask for fewer tokens or give the cache more memory",
+                param="max_tokens",
+                value=source.sampling_params.max_tokens,
+            )
+        # Drawn for every request, so that seeds given to some do not change those of the others.
+        drawn = self._seeds.getrandbits(63)
+        given = source.sampling_params.seed
+        rank = (source.priority, source.arrival_time) if self._by_priority else (0, 0.0)
+        request = Request(
+            source,
+            max_model_len=self._max_model_len,
+            seed=drawn if given is None else given,
+            order=(*rank, self._num_added),
+            queued_at=self._now(),
+            chain=self.kv_cache.make_chain(source.cache_salt),
+        )
+        self._num_added += 1
+        self._num_queued_tokens += request.num_prompt_tokens
+        self.requests[request.request_id] = request
+        self.waiting.push(request)
+
+    def abort(self, request_ids: list[str]) -> None:
+        """Forget these requests, free their blocks. Unknown ids are fine."""
+        has_running = False
+        for request_id in request_ids:
+            request = self.requests.get(request_id)
+            if request is None:
+                continue
+            if request.status is RequestStatus.WAITING:
+                self.waiting.remove(request)
+            else:
+                has_running = True
+            self._release(request)
+        if has_running:
+            self._drop_finished()
+
+    def _release(self, request: Request) -> None:
+        """End a request. The caller takes it out of the queue or list it is in."""
+        del self.requests[request.request_id]
+        if request.status is RequestStatus.RUNNING:
+            self.kv_cache.free(request)
+            self._finished_ids.append(request.request_id)
+        self._num_queued_tokens -= max(0, request.num_prompt_tokens - request.num_computed_tokens)
+        request.status = RequestStatus.FINISHED
+
+    def _drop_finished(self) -> None:
+        self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
+
+    def has_work(self) -> bool:
+        """Whether a step is due: live requests, or news the worker should get."""
+        return bool(self.requests or self._finished_ids)
+
+    # A step begins
+
+    def schedule(self) -> SchedulerOutput:
+        """The next step's order; its result goes to `update` before the next call."""
+        counts: dict[str, int] = {}
+        cached: list[CachedRequest] = []
+        new: list[NewRequest] = []
+        num_preemptions = self._num_preemptions
+        budget, num_growing = self._schedule_running(counts, cached)
+        if self._num_preemptions == num_preemptions and len(self.waiting):
+            budget = self._schedule_waiting(counts, new, budget, num_growing)
+        finished_ids, self._finished_ids = self._finished_ids, []
+        self._num_steps += 1
+        return SchedulerOutput(new, cached, counts, self._max_step_tokens - budget, finished_ids)
+
+    def _schedule_running(
+        self, counts: dict[str, int], cached: list[CachedRequest]
+    ) -> tuple[int, int]:
+        """Rules 1 and 2. Returns the budget left and how many requests may still need blocks."""
+        running, block_size = self.running, self.kv_cache.block_size
+        budget = self._max_step_tokens
+        num_growing = 0
+        idx = 0
+        while idx < len(running):
+            request = running[idx]
+            num_computed = request.num_computed_tokens
+            num = len(request.token_ids) - num_computed
+            if num > 1:
+                num = min(num, self._max_chunk, budget - (len(running) - idx - 1))
+            num_slots = len(request.block_ids) * block_size
+            new_block_ids: list[int] = []
+            if num_computed + num > num_slots:
+                found = self._grow(request, num_computed + num)
+                if found is None:
+                    break
+                new_block_ids = found
+                num_slots += len(found) * block_size
+            if num_slots < request.max_num_tokens - 1:
+                num_growing += 1
+            counts[request.request_id] = num
+            cached.append(CachedRequest(request.request_id, new_block_ids, num_computed))
+            budget -= num
+            idx += 1
+        return budget, num_growing
+
+    def _grow(self, request: Request, num_tokens: int) -> list[int] | None:
+        """More blocks for a running request; None when it was the last and had to give way."""
+        while True:
+            block_ids = self.kv_cache.allocate(request, num_tokens)
+            if block_ids is not None:
+                return block_ids
+            victim = self.running.pop()
+            self._preempt(victim)
+            if victim is request:
+                return None
+
+    def _preempt(self, request: Request) -> None:
+        self.kv_cache.free(request)
+        self._num_queued_tokens += min(request.num_computed_tokens, request.num_prompt_tokens)
+        request.forget_computed()
+        request.num_preemptions += 1
+        request.status = RequestStatus.WAITING
+        self.waiting.put_back(request)
+        self._finished_ids.append(request.request_id)
+        self._num_preemptions += 1
+
+    def _schedule_waiting(
+        self, counts: dict[str, int], new: list[NewRequest], budget: int, num_growing: int
+    ) -> int:
+        """Rule 3. Returns the budget left."""
+        block_size = self.kv_cache.block_size
+        while len(self.waiting) and budget > 0 and len(self.running) < self._max_running:
+            request = self.waiting.peek()
+            prefix = self.kv_cache.find_prefix(request)
+            num_computed = len(prefix) * block_size
+            num_known = len(request.token_ids)
+            num = num_known - num_computed
+            if self._chunks_prefill:
+                num = min(num, self._max_chunk, budget)
+            elif num > budget:
+                break
+            if self.kv_cache.allocate(request, num_known, prefix, num_growing) is None:
+                break
+            self.waiting.pop()
+            self._admit(request, num_computed)
+            if len(request.block_ids) * block_size < request.max_num_tokens - 1:
+                num_growing += 1
+            counts[request.request_id] = num
+            new.append(request.to_new_request())
+            budget -= num
+        return budget
+
+    def _admit(self, request: Request, num_computed: int) -> None:
+        request.status = RequestStatus.RUNNING
+        request.num_computed_tokens = num_computed
+        num_cached = min(num_computed, request.num_prompt_tokens)
+        self._num_queued_tokens -= num_cached
+        if request.scheduled_at is None:
+            request.scheduled_at = self._now()
+            request.num_cached_tokens = num_cached
+            # A resumed request finds its own blocks: that says nothing about sharing.
+            if request.chain is not None and not request.skips_prefix_cache:
+                self._prefix_queries += request.num_prompt_tokens
+                self._prefix_hits += num_cached
+        insort(self.running, request, key=_ORDER)
+
+    # A step ends
+
+    def update(self, order: SchedulerOutput, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
+        """Take in what a step computed; returns what there is to tell the callers."""
+        now = self._now()
+        outputs: list[EngineCoreOutput] = []
+        for request_id, num in order.num_scheduled_tokens.items():
+            request = self.requests.get(request_id)
+            if request is None:  # aborted while the step ran
+                continue
+            error = result.errors.get(request_id)
+            if error is not None:
+                outputs.append(self._end(request, [], FinishReason.ERROR, now, error=error))
+                continue
+            self._advance(request, num)
+            if request.prompt_logprobs is not None and request_id in result.prompt_logprobs:
+                request.prompt_logprobs += result.prompt_logprobs[request_id]
+            if request.num_computed_tokens == len(request.token_ids):
+                token_id = result.sampled_token_ids[request_id]
+                outputs.append(self._take_token(request, token_id, result, now))
+        if any(output.finish_reason is not None for output in outputs):
+            self._drop_finished()
+        return outputs
+
+    def _advance(self, request: Request, num: int) -> None:
+        """Note that a request's next `num` tokens have been computed."""
+        before = request.num_computed_tokens
+        request.num_computed_tokens = before + num
+        if before < request.num_prompt_tokens:
+            num_prompt = min(num, request.num_prompt_tokens - before)
+            self._prompt_tokens += num_prompt
+            self._num_queued_tokens -= num_prompt
+        self.kv_cache.cache_computed(request)
+
+    def _take_token(
+        self, request: Request, token_id: int, result: ModelRunnerOutput, now: float
+    ) -> EngineCoreOutput:
+        """Append a sampled token, and end the request if it ends with it."""
+        self._generation_tokens += 1
+        if request.first_token_at is None:
+            request.first_token_at = now
+        finish_reason = request.append_token(token_id)
+        logprobs = result.logprobs.get(request.request_id)
+        tokens = [token_id]
+        if finish_reason is not None:
+            return self._end(request, tokens, finish_reason, now, logprobs=logprobs)
+        return request.to_output(tokens, logprobs=logprobs)
+
+    def _end(
+        self,
+        request: Request,
+        tokens: list[int],
+        finish_reason: FinishReason,
+        now: float,
+        *,
+        logprobs: TokenLogprobs | None = None,
+        error: str | None = None,
+    ) -> EngineCoreOutput:
+        """End a running request; its last output. `running` is left for the caller to sweep."""
+        self._release(request)
+        stop_reason = None
+        if finish_reason is FinishReason.STOP and tokens[0] != request.eos_token_id:
+            stop_reason = tokens[0]
+        return request.to_output(
+            tokens,
+            finish_reason=finish_reason,
+            stop_reason=stop_reason,
+            logprobs=logprobs,
+            times=request.times(now),
+            error=error,
+        )
+
+    # State
+
+    def stats(self) -> SchedulerStats:
+        """State now, and counters since the start."""
+        pool = self.kv_cache.pool
+        return SchedulerStats(
+            num_running=len(self.running),
+            num_waiting=len(self.waiting),
+            num_blocks=pool.num_blocks,
+            num_free_blocks=pool.num_free_blocks,
+            prefix_cache_queries=self._prefix_queries,
+            prefix_cache_hits=self._prefix_hits,
+            num_preemptions=self._num_preemptions,
+            num_steps=self._num_steps,
+            prompt_tokens=self._prompt_tokens,
+            generation_tokens=self._generation_tokens,
+            num_queued_tokens=self._num_queued_tokens,
+        )
+
+    def debug_state(self) -> dict[str, int]:
+        """Sizes of all that grows with requests, for leak checks."""
+        pool = self.kv_cache.pool
+        return {
+            "requests": len(self.requests),
+            "running": len(self.running),
+            "waiting": len(self.waiting),
+            "waiting_entries": self.waiting.num_entries,
+            "finished_ids": len(self._finished_ids),
+            "queued_tokens": self._num_queued_tokens,
+            "blocks_in_use": pool.num_blocks - pool.num_free_blocks,
+            "cached_blocks": pool.num_cached_blocks,
+        }
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes. False, and nothing changes, while blocks are in use."""
+        return self.kv_cache.pool.reset()
+
+
+def _check(config: SchedulerConfig, max_model_len: int) -> None:
+    if config.max_num_seqs < 1:
+        raise ConfigError(f"max_num_seqs must be at least 1, got {config.max_num_seqs}")
+    if config.max_num_batched_tokens < 1:
+        raise ConfigError(
+            f"max_num_batched_tokens must be at least 1, got {config.max_num_batched_tokens}"
+        )
+    if config.long_prefill_token_threshold < 0:
+        raise ConfigError(
+            "long_prefill_token_threshold must be 0 (no limit) or more, "
+            f"got {config.long_prefill_token_threshold}"
+        )
+    if not config.enable_chunked_prefill and config.max_num_batched_tokens < max_model_len:
+        raise ConfigError(
+            f"without chunked prefill max_num_batched_tokens ({config.max_num_batched_tokens}) "
+            f"must be at least max_model_len ({max_model_len}); "
+            "raise it, lower max_model_len or enable chunked prefill"
+        )

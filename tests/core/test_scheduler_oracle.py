@@ -1,0 +1,321 @@
+"""The scheduler beside its slow oracle: random lives of random requests in tiny caches."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from headrace.config.engine import CacheConfig, SchedulerConfig
+from headrace.core.request import RequestStatus
+from headrace.core.scheduler import Scheduler
+from headrace.errors import ValidationError
+from headrace.messages.outputs import EngineCoreOutput, FinishReason
+from headrace.messages.requests import EngineCoreRequest
+from headrace.sampling_params import SamplingParams
+from tests.fakes import RecordingExecutor, next_token, prompt_entry
+from tests.oracles.scheduler import OracleScheduler
+
+VOCAB_SIZE = 11
+SCENARIOS_PER_TEST = 60
+
+
+class Drill:
+    """One scenario: the scheduler, the oracle and a checking executor, driven by a seed."""
+
+    def __init__(self, seed: int) -> None:
+        rng = self.rng = random.Random(seed)
+        self.block_size = rng.choice([1, 2, 3, 4])
+        self.max_model_len = rng.randint(4, 24)
+        # Mostly room for one to three of the longest requests, at times for less than one.
+        longest = -(-self.max_model_len // self.block_size)
+        self.num_blocks = rng.randint(longest, 3 * longest)
+        if rng.random() < 0.1:
+            self.num_blocks = rng.randint(1, longest)
+        chunked = rng.random() < 0.75
+        budget = rng.randint(1, 16) if chunked else self.max_model_len + rng.randint(0, 8)
+        self.config = SchedulerConfig(
+            max_num_seqs=rng.randint(1, 8),
+            max_num_batched_tokens=budget,
+            policy=rng.choice(["fcfs", "priority"]),
+            enable_chunked_prefill=chunked,
+            long_prefill_token_threshold=rng.choice([0, 0, 1, 3, 5]) if chunked else 0,
+        )
+        shares = rng.random() < 0.75
+        self.time = 0.0
+        self.scheduler = Scheduler(
+            self.config,
+            CacheConfig(block_size=self.block_size, enable_prefix_caching=shares),
+            self.num_blocks,
+            self.max_model_len,
+            now=lambda: self.time,
+            seed=seed,
+        )
+        self.oracle = OracleScheduler(
+            self.config,
+            num_blocks=self.num_blocks,
+            block_size=self.block_size,
+            max_model_len=self.max_model_len,
+            shares_prefixes=shares,
+        )
+        self.executor = RecordingExecutor(
+            num_blocks=self.num_blocks,
+            block_size=self.block_size,
+            max_model_len=self.max_model_len,
+            vocab_size=VOCAB_SIZE,
+        )
+        self.num_added = 0
+        self.sources: dict[str, EngineCoreRequest] = {}
+        self.outputs: dict[str, list[EngineCoreOutput]] = {}
+        self.finished: set[str] = set()
+        self.num_preemptions = 0
+        self.longest_shared = rng.choice([3, 20])
+        self.roots = [[rng.randrange(VOCAB_SIZE) for _ in range(24)] for _ in range(2)]
+
+    def add(self) -> None:
+        rng = self.rng
+        request_id = f"r{self.num_added}"
+        self.num_added += 1
+        shared = rng.choice(self.roots)[: rng.randint(0, self.longest_shared)]
+        prompt = [*shared, *(rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(0, 4)))]
+        prompt = prompt[: self.max_model_len - 1] or [0]
+        max_tokens = rng.randint(1, 20)
+        params = SamplingParams(
+            max_tokens=max_tokens,
+            min_tokens=rng.randint(0, max_tokens) if rng.random() < 0.3 else 0,
+            ignore_eos=rng.random() < 0.5,
+            seed=rng.choice([None, 7]),
+            prompt_logprobs=rng.choice([None, None, None, 0]),
+            logprobs=rng.choice([None, 0]),
+        )
+        source = EngineCoreRequest(
+            request_id=request_id,
+            prompt_token_ids=prompt,
+            sampling_params=params,
+            eos_token_id=0,
+            stop_token_ids=[1] if rng.random() < 0.3 else [],
+            arrival_time=float(rng.randint(0, 3)),
+            priority=rng.randint(-1, 1),
+            cache_salt=rng.choice([None, None, None, "salt"]),
+        )
+        fits = self.oracle.add(
+            request_id,
+            prompt,
+            max_tokens,
+            priority=source.priority,
+            arrival=source.arrival_time,
+            salt=source.cache_salt,
+            reads_cache=params.prompt_logprobs is None,
+        )
+        if not fits:
+            with pytest.raises(ValidationError, match="KV cache holds"):
+                self.scheduler.add_request(source)
+            return
+        self.scheduler.add_request(source)
+        self.sources[request_id] = source
+        self.outputs[request_id] = []
+        if rng.random() < 0.05:
+            self.executor.errors[request_id] = "the fake fails it"
+
+    def abort(self) -> None:
+        ids = self.rng.sample(sorted(self.sources), min(len(self.sources), self.rng.randint(1, 3)))
+        self.scheduler.abort([*ids, "unknown"])
+        for request_id in ids:
+            self.oracle.abort(request_id)
+            self.finished.add(request_id)
+
+    def step(self) -> None:
+        self.time += 1.0
+        scheduler, oracle = self.scheduler, self.oracle
+        best = scheduler.running[0] if scheduler.running else None
+        decision = oracle.schedule()
+        order = scheduler.schedule()
+        assert [
+            (n.request_id, tuple(n.token_ids), tuple(n.block_ids), n.num_computed_tokens)
+            for n in order.new_requests
+        ] == decision.new
+        assert [
+            (c.request_id, tuple(c.new_block_ids), c.num_computed_tokens)
+            for c in order.cached_requests
+        ] == decision.old
+        assert order.num_scheduled_tokens == decision.counts
+        assert list(order.num_scheduled_tokens) == list(decision.counts)
+        assert order.finished_ids == decision.forgotten
+        assert order.total_num_scheduled_tokens <= self.config.max_num_batched_tokens
+        if best is not None:
+            assert best.request_id in order.num_scheduled_tokens
+        if scheduler.requests:
+            assert order.total_num_scheduled_tokens > 0
+        self.check_state()
+
+        result = self.executor.execute(order)
+        outputs = scheduler.update(order, result)
+        ended = {o.request_id for o in outputs if o.finish_reason is not None}
+        failed = {o.request_id for o in outputs if o.finish_reason is FinishReason.ERROR}
+        assert failed == set(result.errors)
+        assert {o.request_id for o in outputs} == set(result.sampled_token_ids) | failed
+        oracle.update(order.num_scheduled_tokens, result.sampled_token_ids, ended, failed)
+        for output in outputs:
+            self.outputs[output.request_id].append(output)
+        for request_id in ended:
+            self.finished.add(request_id)
+            self.check_answer(request_id)
+        self.check_state()
+
+    def check_state(self) -> None:
+        """Everything that must hold between any two calls."""
+        scheduler, oracle = self.scheduler, self.oracle
+        check_pool(scheduler)
+        assert list(scheduler.kv_cache.pool.iter_free()) == oracle.free
+        stats = scheduler.stats()
+        assert stats.num_running == len(oracle.running)
+        assert stats.num_waiting == len(oracle.waiting)
+        assert stats.num_free_blocks == len(oracle.free)
+        assert stats.num_queued_tokens == sum(
+            max(0, r.num_prompt - r.computed) for r in oracle.live()
+        )
+        assert (stats.prefix_cache_queries, stats.prefix_cache_hits) == (
+            oracle.queries,
+            oracle.hits,
+        )
+        assert set(scheduler.requests) == {r.request_id for r in oracle.live()}
+        assert [r.order for r in scheduler.running] == sorted(r.order for r in scheduler.running)
+        for request in scheduler.running:
+            assert request.status is RequestStatus.RUNNING
+        for request in oracle.live():
+            mine = scheduler.requests[request.request_id]
+            assert mine.token_ids == request.tokens
+            assert mine.block_ids == request.blocks
+            assert mine.num_computed_tokens == request.computed
+            assert mine.num_preemptions == request.preemptions
+            assert mine.num_cached_tokens == (request.cached or 0)
+        self.num_preemptions = stats.num_preemptions
+
+    def check_answer(self, request_id: str) -> None:
+        """All outputs of a finished request, against a run of it alone and unhindered."""
+        source, outputs = self.sources[request_id], self.outputs[request_id]
+        *before, last = outputs
+        assert all(o.finish_reason is None and o.times is None for o in before)
+        assert last.times is not None
+        times = last.times
+        assert times.queued <= times.scheduled <= times.first_token <= times.last_token
+        tokens = [token for o in outputs for token in o.new_token_ids]
+        assert all(o.num_cached_tokens == 0 and o.prompt_logprobs is None for o in outputs[1:])
+        if last.finish_reason is FinishReason.ERROR:
+            assert last.error == "the fake fails it"
+            assert tokens == []
+            return
+        seed = self.seeds[request_id]
+        expected, reason, stop_reason = run_alone(source, seed, self.max_model_len)
+        assert tokens == expected
+        assert (last.finish_reason, last.stop_reason) == (reason, stop_reason)
+        num_prompt = len(source.prompt_token_ids)
+        if source.sampling_params.prompt_logprobs is not None:
+            prompt = source.prompt_token_ids
+            wanted = [prompt_entry(prompt, position) for position in range(1, num_prompt)]
+            assert outputs[0].prompt_logprobs == wanted
+            assert outputs[0].num_cached_tokens == 0
+        else:
+            assert outputs[0].prompt_logprobs is None
+        for idx, output in enumerate(outputs):
+            if source.sampling_params.logprobs is None:
+                assert output.logprobs is None
+            else:
+                assert output.logprobs is not None
+                assert output.logprobs[0].token_ids == [tokens[idx]]
+
+    @property
+    def seeds(self) -> dict[str, int]:
+        """The seeds requests were sent with; the same every time a request is sent."""
+        seeds: dict[str, int] = {}
+        for order in self.executor.orders:
+            for new in order.new_requests:
+                assert seeds.setdefault(new.request_id, new.seed) == new.seed
+        return seeds
+
+    def run(self) -> None:
+        """Adds, aborts and steps in random turns; then steps until nothing is left."""
+        rng = self.rng
+        add_rate, abort_rate = rng.random(), rng.choice([0.0, 0.02, 0.2])
+        for _ in range(rng.randint(3, 25)):
+            while rng.random() < add_rate * 0.7:
+                self.add()
+            if rng.random() < abort_rate and self.sources:
+                self.abort()
+                self.check_state()
+            self.step()
+        limit = 100 + 40 * self.num_added * (self.max_model_len + 1)
+        while self.scheduler.has_work():
+            limit -= 1
+            assert limit > 0, "the scheduler does not come to an end"
+            self.step()
+        assert set(self.sources) == self.finished
+        assert self.executor.known_ids == set()
+        state = self.scheduler.debug_state()
+        cached = state.pop("cached_blocks")
+        assert set(state.values()) == {0}
+        assert cached <= self.num_blocks
+        assert self.scheduler.reset_prefix_cache()
+        assert self.scheduler.debug_state()["cached_blocks"] == 0
+
+
+def check_pool(scheduler: Scheduler) -> None:
+    """Counts equal users; a block is shared only as the same, known prefix at the same place."""
+    pool = scheduler.kv_cache.pool
+    users: dict[int, list[tuple[int, bytes | None]]] = {}
+    for request in scheduler.running:
+        assert len(set(request.block_ids)) == len(request.block_ids)
+        for idx, block in enumerate(request.block_ids):
+            digests = request.chain.digests if request.chain is not None else []
+            users.setdefault(block, []).append((idx, digests[idx] if idx < len(digests) else None))
+    free = list(pool.iter_free())
+    assert len(free) == len(set(free)) == pool.num_free_blocks
+    for block in range(pool.num_blocks):
+        holders = users.get(block, [])
+        assert pool.ref_count(block) == len(holders)
+        assert (block in free) == (not holders)
+        digest = pool.digest_of(block)
+        if digest is not None:
+            assert pool.find(digest) == block
+        if len(holders) > 1:
+            assert digest is not None
+            assert len({idx for idx, _ in holders}) == 1
+            assert {held for _, held in holders} == {digest}
+
+
+def run_alone(
+    source: EngineCoreRequest, seed: int, max_model_len: int
+) -> tuple[list[int], FinishReason, int | None]:
+    """The answer a request must get, whatever happens around it."""
+    params = source.sampling_params
+    tokens = list(source.prompt_token_ids)
+    answer: list[int] = []
+    assert params.max_tokens is not None
+    while True:
+        token = next_token(tokens, seed, VOCAB_SIZE)
+        tokens.append(token)
+        answer.append(token)
+        if len(answer) >= params.min_tokens:
+            if token == source.eos_token_id and not params.ignore_eos:
+                return answer, FinishReason.STOP, None
+            if token in source.stop_token_ids:
+                return answer, FinishReason.STOP, token
+        if len(answer) >= params.max_tokens or len(tokens) >= max_model_len:
+            return answer, FinishReason.LENGTH, None
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_decisions_over_random_lives_equal_those_of_the_oracle(batch: int) -> None:
+    num_preemptions = num_hits = 0
+    for seed in range(batch * SCENARIOS_PER_TEST, (batch + 1) * SCENARIOS_PER_TEST):
+        drill = Drill(seed)
+        try:
+            drill.run()
+        except Exception as error:
+            error.add_note(f"scenario {seed}")
+            raise
+        num_preemptions += drill.num_preemptions
+        num_hits += drill.oracle.hits
+    # The scenarios are worth something only when they reach the rare paths.
+    assert num_preemptions > 10
+    assert num_hits > 100

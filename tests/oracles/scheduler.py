@@ -1,0 +1,240 @@
+"""The rules of the scheduler once more, slow and plain: lists, scans, whole prefixes as keys.
+
+It shares no code with `headrace.core`. Prefixes are compared token by token, not by digest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from headrace.config.engine import SchedulerConfig
+
+
+@dataclass
+class OracleRequest:
+    """A request in the oracle."""
+
+    request_id: str
+    tokens: list[int]
+    num_prompt: int
+    max_total: int
+    rank: tuple[float, ...]
+    salt: str | None
+    reads_cache: bool
+    blocks: list[int] = field(default_factory=list)
+    computed: int = 0
+    offered: int = 0
+    """Leading blocks that were offered for sharing."""
+    preemptions: int = 0
+    cached: int | None = None
+
+
+@dataclass
+class Decision:
+    """What a step is to compute."""
+
+    new: list[tuple[str, tuple[int, ...], tuple[int, ...], int]] = field(default_factory=list)
+    """(id, known tokens, blocks, computed tokens)"""
+    old: list[tuple[str, tuple[int, ...], int]] = field(default_factory=list)
+    """(id, added blocks, computed tokens)"""
+    counts: dict[str, int] = field(default_factory=dict)
+    forgotten: list[str] = field(default_factory=list)
+
+
+class OracleScheduler:
+    """Same decisions as `Scheduler`, block for block."""
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_model_len: int,
+        shares_prefixes: bool,
+    ) -> None:
+        self.config = config
+        self.block_size = block_size
+        self.num_blocks = num_blocks
+        self.max_model_len = max_model_len
+        self.shares_prefixes = shares_prefixes
+        self.waiting: list[OracleRequest] = []
+        self.running: list[OracleRequest] = []
+        self.free: list[int] = list(range(num_blocks))
+        self.content: dict[int, tuple[str | None, tuple[int, ...]]] = {}
+        """Block -> salt and all tokens up to its end, when it can be found."""
+        self.forgotten: list[str] = []
+        self.num_added = 0
+        self.queries = 0
+        self.hits = 0
+
+    def add(
+        self,
+        request_id: str,
+        prompt: list[int],
+        max_tokens: int,
+        *,
+        priority: int,
+        arrival: float,
+        salt: str | None,
+        reads_cache: bool,
+    ) -> bool:
+        """Queue a request; False when it could never fit."""
+        max_total = min(len(prompt) + max_tokens, self.max_model_len)
+        if max_total > self.num_blocks * self.block_size:
+            return False
+        by_priority = self.config.policy == "priority"
+        rank = (priority, arrival, self.num_added) if by_priority else (self.num_added,)
+        self.num_added += 1
+        self.waiting.append(
+            OracleRequest(request_id, list(prompt), len(prompt), max_total, rank, salt, reads_cache)
+        )
+        return True
+
+    def abort(self, request_id: str) -> None:
+        for request in list(self.waiting):
+            if request.request_id == request_id:
+                self.waiting.remove(request)
+        for request in list(self.running):
+            if request.request_id == request_id:
+                self._leave(request)
+
+    def live(self) -> list[OracleRequest]:
+        return self.waiting + self.running
+
+    def schedule(self) -> Decision:
+        decision = Decision()
+        left = self.config.max_num_batched_tokens
+        has_preempted = False
+        done: list[OracleRequest] = []
+        while True:
+            rest = sorted((r for r in self.running if r not in done), key=lambda r: r.rank)
+            if not rest:
+                break
+            request = rest[0]
+            num = len(request.tokens) - request.computed
+            if num > 1:
+                num = min(self._chunk(num), left - (len(rest) - 1))
+            lacking = self._blocks_for(request.computed + num) - len(request.blocks)
+            if lacking > len(self.free):
+                self._preempt(rest[-1])
+                has_preempted = True
+                continue
+            added = self._take(max(0, lacking))
+            request.blocks += added
+            decision.counts[request.request_id] = num
+            decision.old.append((request.request_id, tuple(added), request.computed))
+            left -= num
+            done.append(request)
+        if not has_preempted:
+            self._admit(decision, left)
+        decision.forgotten, self.forgotten = self.forgotten, []
+        return decision
+
+    def _admit(self, decision: Decision, left: int) -> None:
+        config = self.config
+        places = min(config.max_num_seqs, config.max_num_batched_tokens)
+        while self.waiting and left > 0 and len(self.running) < places:
+            request = min(self.waiting, key=lambda r: r.rank)
+            prefix = self._longest_prefix(request)
+            computed = len(prefix) * self.block_size
+            num = len(request.tokens) - computed
+            if config.enable_chunked_prefill:
+                num = min(self._chunk(num), left)
+            elif num > left:
+                return
+            can_grow = [
+                r for r in self.running if len(r.blocks) < self._blocks_for(r.max_total - 1)
+            ]
+            lacking = self._blocks_for(len(request.tokens)) - len(prefix)
+            idle_hits = [block for block in prefix if block in self.free]
+            if lacking + len(idle_hits) + len(can_grow) > len(self.free):
+                return
+            for block in idle_hits:
+                self.free.remove(block)
+            request.blocks = prefix + self._take(lacking)
+            request.computed = computed
+            request.offered = len(prefix)
+            if request.cached is None:
+                request.cached = min(computed, request.num_prompt)
+                if self.shares_prefixes and request.reads_cache:
+                    self.queries += request.num_prompt
+                    self.hits += request.cached
+            self.waiting.remove(request)
+            self.running.append(request)
+            decision.counts[request.request_id] = num
+            decision.new.append(
+                (request.request_id, tuple(request.tokens), tuple(request.blocks), computed)
+            )
+            left -= num
+
+    def update(
+        self, counts: dict[str, int], sampled: dict[str, int], ended: set[str], failed: set[str]
+    ) -> None:
+        """Take in a step's tokens; `ended` and `failed` requests leave after it."""
+        for request_id, num in counts.items():
+            (request,) = (r for r in self.running if r.request_id == request_id)
+            if request_id not in failed:
+                request.computed += num
+                self._make_findable(request)
+                if request_id in sampled:
+                    request.tokens.append(sampled[request_id])
+            if request_id in ended or request_id in failed:
+                self._leave(request)
+
+    def _chunk(self, num: int) -> int:
+        threshold = self.config.long_prefill_token_threshold
+        return min(num, threshold) if threshold else num
+
+    def _blocks_for(self, num_tokens: int) -> int:
+        return (num_tokens + self.block_size - 1) // self.block_size
+
+    def _take(self, num: int) -> list[int]:
+        taken = [self.free.pop(0) for _ in range(num)]
+        for block in taken:
+            self.content.pop(block, None)
+        return taken
+
+    def _preempt(self, request: OracleRequest) -> None:
+        self._leave(request)
+        request.computed = 0
+        request.preemptions += 1
+        self.waiting.append(request)
+
+    def _leave(self, request: OracleRequest) -> None:
+        self.running.remove(request)
+        self.forgotten.append(request.request_id)
+        in_use = {block for other in self.running for block in other.blocks}
+        for block in reversed(request.blocks):
+            if block in in_use:
+                continue
+            if block in self.content:
+                self.free.append(block)
+            else:
+                self.free.insert(0, block)
+        request.blocks = []
+
+    def _key(self, request: OracleRequest, idx: int) -> tuple[str | None, tuple[int, ...]]:
+        return request.salt, tuple(request.tokens[: (idx + 1) * self.block_size])
+
+    def _longest_prefix(self, request: OracleRequest) -> list[int]:
+        blocks: list[int] = []
+        if not (self.shares_prefixes and request.reads_cache):
+            return blocks
+        for idx in range((len(request.tokens) - 1) // self.block_size):
+            key = self._key(request, idx)
+            found = [block for block, content in self.content.items() if content == key]
+            if not found:
+                break
+            blocks.append(found[0])
+        return blocks
+
+    def _make_findable(self, request: OracleRequest) -> None:
+        if not self.shares_prefixes:
+            return
+        num_full = request.computed // self.block_size
+        for idx in range(request.offered, num_full):
+            key = self._key(request, idx)
+            if key not in self.content.values():
+                self.content[request.blocks[idx]] = key
+        request.offered = num_full
