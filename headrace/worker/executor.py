@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from importlib import import_module
+from typing import Protocol, TypeAlias, cast
 
 from headrace.config.engine import EngineConfig
 from headrace.messages.startup import EngineReady
@@ -26,3 +27,16 @@ class Executor(Protocol):
     def shutdown(self) -> None:
         """Free what it holds. Idempotent."""
         ...
+
+
+_EXECUTORS = {"uni": ("headrace.worker.uniproc", "UniProcExecutor")}
+
+
+def make_executor(config: EngineConfig, on_stage: OnStage) -> Executor:
+    """Load the model of a config.
+
+    Raises:
+        ConfigError, ModelError: with one line for the user.
+    """
+    module, name = _EXECUTORS["uni"]
+    return cast(Executor, getattr(import_module(module), name)(config, on_stage))

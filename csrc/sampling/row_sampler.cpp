@@ -1,0 +1,142 @@
+#include "sampling/row_sampler.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <exception>
+#include <mutex>
+
+#include "sampling/choice.h"
+#include "sampling/philox.h"
+#include "thread_pool.h"
+
+namespace headrace::sampling {
+namespace {
+
+// Fewer logits than this are done sooner than other threads wake up.
+constexpr std::size_t kMinLogitsToShare = std::size_t{1} << 18;
+constexpr int kMaxThreads = 16;
+
+constexpr const char* kNotNumbers = "the model gave logits that are not numbers (NaN or infinity)";
+constexpr const char* kNothingAllowed =
+    "no token may be generated: allowed_token_ids, bad_words and min_tokens rule out all of them";
+constexpr const char* kAllImpossible = "the model gave every token a probability of zero";
+
+const char* fault_of(float max, const char* when_all_are_masked) {
+  if (std::isnan(max) || max == INFINITY) return kNotNumbers;
+  return max == -INFINITY ? when_all_are_masked : nullptr;
+}
+
+RowResult failed(const char* error) {
+  RowResult result;
+  result.error = error;
+  return result;
+}
+
+}  // namespace
+
+RowSampler::RowSampler(std::size_t vocab_size, int num_threads, bool portable)
+    : vocab_size_(vocab_size), passes_(portable ? portable_passes() : best_passes()) {
+  const int count = std::clamp(num_threads > 0 ? num_threads : available_cores(), 1, kMaxThreads);
+  workspaces_.reserve(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) workspaces_.emplace_back(vocab_size, passes_);
+}
+
+std::vector<RowResult> RowSampler::sample(float* logits, std::span<const RowState* const> rows) {
+  return for_rows(rows.size(), [&](std::size_t row, Workspace& workspace) {
+    return sample_row({logits + row * vocab_size_, vocab_size_}, *rows[row], workspace);
+  });
+}
+
+std::vector<RowResult> RowSampler::score(const float* logits, std::span<const TokenId> targets,
+                                         std::int64_t num_logprobs) {
+  return for_rows(targets.size(), [&](std::size_t row, Workspace& workspace) {
+    return score_row({logits + row * vocab_size_, vocab_size_}, targets[row], num_logprobs,
+                     workspace);
+  });
+}
+
+std::vector<RowResult> RowSampler::for_rows(
+    std::size_t num_rows, const std::function<RowResult(std::size_t, Workspace&)>& work) {
+  std::vector<RowResult> results(num_rows);
+  std::atomic<std::size_t> next{0};
+  std::mutex failure_mutex;
+  std::exception_ptr failure;  // out of memory is all there can be
+  auto drain = [&](int thread) {
+    try {
+      for (std::size_t row; (row = next.fetch_add(1)) < num_rows;) {
+        results[row] = work(row, workspaces_[static_cast<std::size_t>(thread)]);
+      }
+    } catch (...) {
+      const std::lock_guard lock(failure_mutex);
+      failure = std::current_exception();
+    }
+  };
+  const std::size_t num_threads =
+      num_rows * vocab_size_ < kMinLogitsToShare ? 1 : std::min(num_rows, workspaces_.size());
+  parallel(static_cast<int>(num_threads), static_cast<int>(num_threads), drain);
+  if (failure) std::rethrow_exception(failure);
+  return results;
+}
+
+RowResult RowSampler::sample_row(std::span<float> logits, const RowState& state,
+                                 Workspace& workspace) const {
+  RowScan row{};
+  std::optional<LogprobMeter> meter;
+  if (state.params().num_logprobs) {
+    row = scan(logits, passes_, workspace);
+    if (const char* fault = fault_of(row.max, kAllImpossible)) return failed(fault);
+    meter.emplace(row, *state.params().num_logprobs, passes_, workspace);
+  }
+  Edits& edits = workspace.edits;
+  edits.clear();
+  state.edit(logits.data(), edits);
+
+  RowResult result;
+  if (const auto& allowed = state.params().allowed_ids) {
+    // The allowed tokens are a shorter row of their own.
+    workspace.allowed_logits.clear();
+    for (const TokenId id : *allowed) workspace.allowed_logits.push_back(logits[id]);
+    row = scan(workspace.allowed_logits, passes_, workspace);
+    result = choose(row, state, workspace);
+    if (!result.error) result.token_id = (*allowed)[static_cast<std::size_t>(result.token_id)];
+  } else {
+    if (!meter || !edits.empty()) row = scan(logits, passes_, workspace);
+    result = choose(row, state, workspace);
+  }
+  if (meter && !result.error) {
+    for (auto edit = edits.rbegin(); edit != edits.rend(); ++edit) {
+      logits[edit->first] = edit->second;
+    }
+    result.logprobs = std::move(*meter).finish(logits, result.token_id, passes_);
+  }
+  return result;
+}
+
+RowResult RowSampler::choose(const RowScan& row, const RowState& state,
+                             Workspace& workspace) const {
+  if (const char* fault = fault_of(row.max, kNothingAllowed)) return failed(fault);
+  std::size_t index;
+  if (state.is_greedy()) {
+    index = choose_greedy(row);
+  } else {
+    const double draw = uniform(state.params().seed, state.output_ids().size());
+    index = choose_randomly(row, state.params(), draw, passes_, workspace);
+  }
+  RowResult result;
+  result.token_id = static_cast<TokenId>(index);
+  return result;
+}
+
+RowResult RowSampler::score_row(std::span<const float> logits, TokenId target,
+                                std::int64_t num_logprobs, Workspace& workspace) const {
+  const RowScan row = scan(logits, passes_, workspace);
+  if (const char* fault = fault_of(row.max, kAllImpossible)) return failed(fault);
+  RowResult result;
+  result.token_id = target;
+  result.logprobs =
+      LogprobMeter(row, num_logprobs, passes_, workspace).finish(logits, target, passes_);
+  return result;
+}
+
+}  // namespace headrace::sampling

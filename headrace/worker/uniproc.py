@@ -1,0 +1,86 @@
+"""The executor that runs the model in the engine core's own process."""
+
+from __future__ import annotations
+
+from headrace.config.engine import EngineConfig
+from headrace.layers.loader import Loader
+from headrace.logger import make_logger
+from headrace.messages.startup import EngineReady
+from headrace.messages.step import ModelRunnerOutput, SchedulerOutput
+from headrace.models.registry import ModelRegistry
+from headrace.ops.dispatch import make_ops
+from headrace.weights.reader import open_weights
+from headrace.worker.executor import OnStage
+from headrace.worker.input_batch import InputBatch
+from headrace.worker.memory import available_memory, block_bytes, memory_table, plan_kv_cache
+from headrace.worker.model_runner import ModelRunner
+from headrace.worker.sampler import Sampler
+
+logger = make_logger(__name__)
+
+
+class UniProcExecutor:
+    """Loads a model and runs steps in the caller's thread. Implements Executor.
+
+    Raises:
+        ConfigError: a setting that cannot work with this model or machine.
+        ModelError: weights that cannot be read or do not fit.
+    """
+
+    def __init__(self, config: EngineConfig, on_stage: OnStage) -> None:
+        model_config, scheduler = config.model, config.scheduler
+        ModelRegistry.check(model_config.model_type)
+        on_stage("loading weights", 0.1)
+        ops = make_ops(config.device.backend, config.device.device, config.device.num_threads)
+        with open_weights(model_config) as weights:
+            model = ModelRegistry.make_model(
+                model_config.model_type, model_config.hf_config, Loader(weights, ops)
+            )
+            weights.check_all_used()
+        on_stage("making the KV cache", 0.9)
+        heads = model.heads
+        plan = plan_kv_cache(
+            config,
+            block_bytes(
+                config.cache,
+                num_layers=model.num_layers,
+                num_kv_heads=heads.num_kv_heads,
+                head_dim=heads.head_dim,
+            ),
+            available_memory(),
+        )
+        caches = ops.make_kv_caches(
+            model.num_layers, plan.num_blocks, plan.block_size, heads, config.cache.kv_cache_dtype
+        )
+        executable = ops.compile(
+            lambda: model.forward(caches),
+            model.compute_logits,
+            hidden_size=model.hidden_size,
+            vocab_size=model.vocab_size,
+            max_num_tokens=scheduler.max_num_batched_tokens,
+        )
+        batch = InputBatch(
+            max_num_seqs=scheduler.max_num_seqs,
+            max_model_len=plan.max_model_len,
+            block_size=plan.block_size,
+            vocab_size=model.vocab_size,
+        )
+        self._runner = ModelRunner(executable, batch, Sampler(model.vocab_size, ops.num_threads))
+        self.ready = EngineReady(
+            max_model_len=plan.max_model_len,
+            num_blocks=plan.num_blocks,
+            block_size=plan.block_size,
+            kv_cache_bytes=plan.num_bytes,
+            weight_bytes=ops.weight_bytes,
+            isa=ops.name,
+        )
+        table = memory_table(plan, weight_bytes=ops.weight_bytes, isa=ops.name,
+                             num_threads=ops.num_threads)  # fmt: skip
+        logger.info("memory and limits:\n%s", table)
+
+    def execute(self, order: SchedulerOutput) -> ModelRunnerOutput:
+        """See Executor."""
+        return self._runner.execute(order)
+
+    def shutdown(self) -> None:
+        """See Executor. Memory goes with the object."""
