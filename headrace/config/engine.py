@@ -91,6 +91,10 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True):
     output_chunk_size: int = 128
     """Requests handled between two yields to the event loop."""
     ready_timeout: float = 600.0
+    heartbeat_timeout: float = 300.0
+    """Seconds without a word from a core at work before it counts as stuck (health fails; it is
+    well again with its next word). Must exceed the longest step. 0: never. An idle core is judged
+    after 15 s, since it speaks every second."""
     shutdown_timeout: float = 30.0
     multiprocess: bool = True
 

@@ -1,0 +1,98 @@
+"""What all answers of the generating routes share: their head, their usage, how they are sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from time import time
+
+import msgspec
+from msgspec import UNSET
+from starlette.responses import Response
+
+from headrace.errors import EngineGenerateError
+from headrace.outputs import CompletionOutput, RequestOutput
+from headrace.server.protocol.common import PromptTokensDetails, StreamOptions, Usage
+from headrace.server.settings import ServerSettings
+
+
+@dataclass
+class Head:
+    """The fields that stand in every answer and every chunk of a stream."""
+
+    id: str
+    model: str
+    fingerprint: str
+    created: int
+
+    @classmethod
+    def now(cls, id: str, model: str, fingerprint: str) -> Head:
+        """A head with the present time."""
+        return cls(id, model, fingerprint, int(time()))
+
+
+class Tally:
+    """Counts the tokens of one HTTP request: each prompt once, answers summed.
+
+    Args:
+        tells_cached: whether to tell how many prompt tokens came from the cache.
+    """
+
+    def __init__(self, *, tells_cached: bool) -> None:
+        self._tells_cached = tells_cached
+        self._prompts: dict[int, int] = {}
+        self._cached: dict[int, int] = {}
+        self.completion_tokens = 0
+
+    def add(self, job: int, output: RequestOutput) -> None:
+        """Take in an output of the job at this position."""
+        self._prompts[job] = len(output.prompt_token_ids)
+        self._cached[job] = max(self._cached.get(job, 0), output.num_cached_tokens or 0)
+        for answer in output.outputs:
+            self.completion_tokens += len(answer.token_ids)
+
+    def usage(self) -> Usage:
+        """The sums so far."""
+        prompt_tokens = sum(self._prompts.values())
+        details = PromptTokensDetails(sum(self._cached.values())) if self._tells_cached else UNSET
+        return Usage(
+            prompt_tokens,
+            self.completion_tokens,
+            prompt_tokens + self.completion_tokens,
+            details,
+        )
+
+
+@dataclass(frozen=True)
+class UsagePlan:
+    """Where a stream carries usage."""
+
+    at_end: bool
+    in_every_chunk: bool
+
+    @classmethod
+    def of(cls, options: StreamOptions | None, settings: ServerSettings) -> UsagePlan:
+        """As the request asks, or as the operator forces."""
+        if settings.enable_force_include_usage:
+            return cls(True, True)
+        if options is None:
+            return cls(False, False)
+        at_end = bool(options.include_usage)
+        return cls(at_end, at_end and bool(options.continuous_usage_stats))
+
+
+def json_response(record: msgspec.Struct, headers: Mapping[str, str] | None = None) -> Response:
+    """A whole answer."""
+    return Response(
+        msgspec.json.encode(record), headers=dict(headers or {}), media_type="application/json"
+    )
+
+
+def check_answer(answer: CompletionOutput) -> None:
+    """An answer that failed is an error, not a text.
+
+    Raises:
+        EngineGenerateError: finish_reason is `error`.
+    """
+    if answer.finish_reason == "error":
+        raise EngineGenerateError(answer.error or "the engine could not finish this request")

@@ -1,0 +1,129 @@
+"""From the bytes of a request to its typed record, within limits of size and depth.
+
+JSON is read strictly: no NaN or Infinity, no lone surrogates. Fields that no record knows are
+reported, never dropped in silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import msgspec
+from starlette.requests import Request
+
+from headrace.config.args import nearest
+from headrace.errors import ValidationError
+from headrace.server.errors import BodyTooLargeError
+from headrace.server.protocol.common import RequestRecord
+from headrace.server.settings import ServerSettings
+
+WARNINGS_HEADER = "X-Headrace-Warnings"
+STRICT_HEADER = "x-strict"
+MAX_REPORTED_FIELDS = 20
+THREAD_FROM = 256 << 10
+"""Bodies of this many bytes and more are parsed off the event loop."""
+
+Model = TypeVar("Model", bound=RequestRecord)
+_OPENERS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
+
+
+async def read_body(
+    request: Request, model: type[Model], settings: ServerSettings
+) -> tuple[Model, dict[str, str]]:
+    """The request's record, and headers to answer with (warnings about unknown fields).
+
+    Raises:
+        ValidationError, pydantic.ValidationError: a body that is not what the route takes.
+        UnsupportedError: a known field that this version cannot serve.
+        ClientDisconnect: the client went away before the end.
+        BodyTooLargeError: more bytes than allowed.
+    """
+    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if content_type != "application/json":
+        raise ValidationError(
+            "this route takes JSON: send the header 'Content-Type: application/json'",
+            param="content-type",
+        )
+    body = await _read_limited(request, settings.max_body_size)
+    if len(body) < THREAD_FROM:
+        data = parse_json(body, settings.max_json_depth)
+    else:
+        data = await asyncio.to_thread(parse_json, body, settings.max_json_depth)
+    record = model.model_validate(data)
+    record.settle_known_extras()
+    unknown = list(unknown_fields(record))
+    if not unknown:
+        return record, {}
+    if settings.strict_requests or request.headers.get(STRICT_HEADER) == "1":
+        path, hint = unknown[0]
+        raise ValidationError(f"there is no field {path!r}{hint}", param=path)
+    names = [quote(path[:80], safe="._-[]") for path, _hint in unknown[:MAX_REPORTED_FIELDS]]
+    if len(unknown) > len(names):
+        names.append(f"and {len(unknown) - len(names)} more")
+    return record, {WARNINGS_HEADER: f"unknown fields ignored: {', '.join(names)}"}
+
+
+def parse_json(body: bytes, max_depth: int) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        ValidationError: not JSON, not an object, or nested too deep.
+    """
+    if body.count(b"[") + body.count(b"{") > max_depth and json_depth(body) > max_depth:
+        raise ValidationError(f"the body is nested more than {max_depth} deep")
+    try:
+        data = msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValidationError(
+            "the body is not valid JSON (NaN, Infinity and lone surrogates are not allowed): "
+            f"{error}"
+        ) from None
+    if not isinstance(data, dict):
+        raise ValidationError("the body must be a JSON object")
+    return data
+
+
+def json_depth(body: bytes) -> int:
+    """How deep brackets are nested outside of strings; linear in the length."""
+    depth = deepest = 0
+    for match in _OPENERS.finditer(body):
+        first = body[match.start()]
+        if first in b"[{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif first in b"]}":
+            depth -= 1
+    return deepest
+
+
+def unknown_fields(record: RequestRecord, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Paths of fields that no record knows, each with a hint at the nearest known one."""
+    known = list(type(record).model_fields)
+    for name in record.model_extra or {}:
+        yield prefix + name, nearest(name, known)
+    for name in record.model_fields_set:
+        value = getattr(record, name, None)
+        if isinstance(value, RequestRecord):
+            yield from unknown_fields(value, f"{prefix}{name}.")
+
+
+async def _read_limited(request: Request, limit: int) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise BodyTooLargeError(_too_large(limit))
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > limit:
+            raise BodyTooLargeError(_too_large(limit))
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _too_large(limit: int) -> str:
+    return f"the body is larger than {limit} bytes (--max-body-size)"

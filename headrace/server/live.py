@@ -1,0 +1,143 @@
+"""The engine requests behind one HTTP request: started together, read as one, released once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar
+
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive
+
+from headrace.engine.client import EngineClient, RequestOutputStream
+from headrace.inputs import EngineInput
+from headrace.outputs import RequestOutput
+from headrace.sampling_params import SamplingParams
+from headrace.server.errors import server_is_ending
+
+T = TypeVar("T")
+QUEUE_SIZE = 64
+"""Outputs read ahead of a slow client; beyond them the engine's own stream merges."""
+
+
+class Job(NamedTuple):
+    """One prompt for the engine."""
+
+    request_id: str
+    prompt: EngineInput
+    params: SamplingParams
+    priority: int
+
+
+class LiveRequests:
+    """Holds the streams of one HTTP request. Leaving its `async with` block releases them all,
+    which aborts what has not finished."""
+
+    def __init__(self, streams: Sequence[RequestOutputStream]) -> None:
+        self._streams = streams
+        self._readers: list[asyncio.Task[None]] = []
+
+    @classmethod
+    async def start(cls, engine: EngineClient, jobs: Sequence[Job]) -> LiveRequests:
+        """Hand all jobs to the engine.
+
+        Raises: what `EngineClient.add_request` raises; then none of them stays.
+        """
+        streams: list[RequestOutputStream] = []
+        try:
+            for job_id, prompt, params, priority in jobs:
+                stream = await engine.add_request(job_id, prompt, params, priority=priority)
+                streams.append(stream)
+        except BaseException:
+            await cls(streams).aclose()
+            raise
+        return cls(streams)
+
+    async def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+        """Outputs of all jobs as they come, each with the job's position."""
+        if len(self._streams) == 1:
+            async for output in self._streams[0]:
+                yield 0, output
+            return
+        queue: asyncio.Queue[tuple[int, RequestOutput | BaseException | None]]
+        queue = asyncio.Queue(QUEUE_SIZE)
+        self._readers = [
+            asyncio.create_task(_read(index, stream, queue))
+            for index, stream in enumerate(self._streams)
+        ]
+        num_open = len(self._streams)
+        while num_open:
+            index, item = await queue.get()
+            if item is None:
+                num_open -= 1
+            elif isinstance(item, BaseException):
+                raise item
+            else:
+                yield index, item
+
+    async def aclose(self) -> None:
+        """Let go of every stream. Idempotent."""
+        for reader in self._readers:
+            reader.cancel()
+        if self._readers:
+            await asyncio.wait(self._readers)
+            self._readers = []
+        for stream in self._streams:
+            await stream.aclose()
+
+    async def __aenter__(self) -> LiveRequests:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.aclose()
+
+
+async def unless_disconnected(
+    receive: Receive, cut: asyncio.Future[None], work: Coroutine[Any, Any, T]
+) -> T:
+    """The result of `work`, which is cancelled when the client goes away or the server ends.
+
+    Args:
+        cut: done when the server gives running requests no more time.
+
+    Raises:
+        ClientDisconnect: the client went.
+        NotReadyError: the server ends. In both cases `work` has ended by then.
+    """
+    task = asyncio.create_task(work)
+    watch = asyncio.create_task(_disconnected(receive))
+    try:
+        first: set[asyncio.Future[Any]] = {task, watch, cut}
+        await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientDisconnect if watch.done() else server_is_ending()
+    finally:
+        task.cancel()
+        watch.cancel()
+        await asyncio.gather(task, watch, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _read(
+    index: int,
+    stream: RequestOutputStream,
+    queue: asyncio.Queue[tuple[int, RequestOutput | BaseException | None]],
+) -> None:
+    try:
+        async for output in stream:
+            await queue.put((index, output))
+    except Exception as error:
+        await queue.put((index, error))
+    else:
+        await queue.put((index, None))

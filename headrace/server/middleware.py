@@ -1,0 +1,200 @@
+"""What stands between the network and the routes: keys, errors, ids, measurements, CORS.
+
+Plain ASGI, so that a client's going away reaches the handlers, and streams pass unbuffered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import time
+import uuid
+from collections.abc import Iterable
+
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from headrace.errors import AdmissionError, ValidationError
+from headrace.logger import make_logger
+from headrace.server.errors import AuthenticationError, error_response
+from headrace.server.state import ServerState
+
+logger = make_logger(__name__)
+
+OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/startupz", "/ping", "/version"})
+CLIENT_LEFT = 499
+UNMEASURED = OPEN_PATHS | {"/metrics"}
+
+
+class ErrorBoundary:
+    """Turns whatever a request raised into the one error body, if nothing was sent yet."""
+
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self._app = app
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def watched_send(message: Message) -> None:
+            nonlocal started
+            started = started or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched_send)
+        except ClientDisconnect:
+            return
+        except Exception as error:
+            if started:
+                raise
+            if isinstance(error, AdmissionError) and self._state.metrics is not None:
+                self._state.metrics.count_rejection(error.reason)
+            await error_response(error)(scope, receive, send)
+
+
+class KeyGuard:
+    """Lets a request pass only with one of the keys, except on a short list of open paths.
+
+    Works on the path the router will see, and denies by default: a new route is guarded without
+    further code. Keys are compared by digest in constant time, all of them each time.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Iterable[str], open_paths: frozenset[str]) -> None:
+        self._app = app
+        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+        self._open_paths = open_paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_open = scope["type"] == "lifespan" or route_path(scope) in self._open_paths
+        if is_open or self._is_allowed(scope):
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            raise AuthenticationError(
+                "this route needs a valid key: send the header 'Authorization: Bearer KEY'"
+            )
+
+    def _is_allowed(self, scope: Scope) -> bool:
+        values = [value for name, value in scope["headers"] if name == b"authorization"]
+        scheme, _, token = (values[0] if len(values) == 1 else b"").partition(b" ")
+        digest = hashlib.sha256(token.strip()).digest()
+        matches = [hmac.compare_digest(digest, known) for known in self._digests]
+        return scheme.lower() == b"bearer" and any(matches)
+
+
+class RequestIdHeader:
+    """Answers with an X-Request-Id header: the client's, or a new one."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if is_request_id(given) else uuid.uuid4().hex
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    *message.get("headers", []),
+                    (b"x-request-id", request_id.encode("latin-1")),
+                ]
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
+
+
+class RootPath:
+    """Tells the router and the guard which prefix a proxy may have left on the path."""
+
+    def __init__(self, app: ASGIApp, root_path: str) -> None:
+        self._app = app
+        self._root_path = root_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._app({**scope, "root_path": self._root_path}, receive, send)
+
+
+class HttpMeter:
+    """Counts and times requests by the pattern of their route."""
+
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self._app = app
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        metrics = self._state.metrics
+        if scope["type"] != "http" or metrics is None or route_path(scope) in UNMEASURED:
+            await self._app(scope, receive, send)
+            return
+        begin = time.perf_counter()
+        status = CLIENT_LEFT  # every other end sends a status
+
+        async def send_noting_status(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_noting_status)
+        finally:
+            handler = getattr(scope.get("route"), "path", "none")
+            seconds = time.perf_counter() - begin
+            metrics.record_http(scope["method"], handler, status, seconds)
+
+
+class Cors(CORSMiddleware):
+    """Starlette's, with a refused preflight told in the one error body."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        response = super().preflight_response(request_headers)
+        if response.status_code < 400:
+            return response
+        refusal = error_response(
+            ValidationError(f"preflight refused: {bytes(response.body).decode()}", param="origin")
+        )
+        for name, value in response.headers.items():
+            if name.startswith("access-control-") or name == "vary":
+                refusal.headers[name] = value
+        return refusal
+
+
+def route_path(scope: Scope) -> str:
+    """The path as the router sees it: without the root path, when it stands there."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "")
+    if root and (path == root or path.startswith(root + "/")):
+        return path[len(root) :]
+    return path
+
+
+def is_request_id(text: str) -> bool:
+    """Whether a client's id is fit to be echoed: 1 to 128 printable ASCII characters."""
+    return 0 < len(text) <= 128 and text.isascii() and text.isprintable()
+
+
+def request_id_stem(request: Request, from_body: str | None) -> str:
+    """The id a request's answer is named after: the header's, the body's, or a new one.
+
+    Raises:
+        ValidationError: an id that cannot be echoed.
+    """
+    given = request.headers.get("x-request-id") or from_body
+    if given is None:
+        return uuid.uuid4().hex
+    if not is_request_id(given):
+        raise ValidationError(
+            "a request id must be 1 to 128 printable ASCII characters", param="request_id"
+        )
+    return given

@@ -1,0 +1,214 @@
+"""From the prompts of a request to rendered ones. Long texts are tokenised off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, TypeAlias, cast
+
+import msgspec
+
+from headrace.engine.client import EngineClient
+from headrace.errors import UnsupportedError, ValidationError
+from headrace.inputs import ChatMessage, EngineInput
+from headrace.server.protocol.chat import ChatRequest
+from headrace.server.protocol.common import GenerationRequest
+from headrace.server.protocol.tokenize import TokenizeRequest
+from headrace.server.settings import ServerSettings
+from headrace.text.tokenizer import Tokenizer
+
+RawPrompt: TypeAlias = str | list[int]
+MAX_TOKEN_ID = 2**31
+THREAD_FROM = 4096
+"""Characters from which on rendering leaves the event loop."""
+
+
+def parse_prompts(value: object, max_prompts: int) -> list[RawPrompt]:
+    """The prompts of a completion request: a text, token ids, or a list of either.
+
+    Raises:
+        ValidationError: another shape, an empty prompt, an element that is no token id, or more
+            prompts than allowed.
+    """
+    if value is None:
+        raise ValidationError("prompt is missing", param="prompt")
+    if isinstance(value, str) or _is_ids(value):
+        prompts: list[Any] = [value]
+    elif isinstance(value, list) and value:
+        prompts = value
+    else:
+        raise ValidationError(
+            "prompt must be a text, a list of token ids, or a non-empty list of these",
+            param="prompt",
+        )
+    if len(prompts) > max_prompts:
+        raise ValidationError(
+            f"a request may hold {max_prompts} prompts (--max-prompts), got {len(prompts)}",
+            param="prompt",
+        )
+    for index, prompt in enumerate(prompts):
+        param = "prompt" if prompts is not value else f"prompt.{index}"
+        _check_prompt(prompt, param)
+    return prompts
+
+
+def _is_ids(value: object) -> bool:
+    """A list that begins like token ids (whether all are is checked later)."""
+    return isinstance(value, list) and bool(value) and isinstance(value[0], (int, float))
+
+
+def _check_prompt(prompt: object, param: str) -> None:
+    if not isinstance(prompt, (str, list)):
+        raise ValidationError(f"{param} must be a text or a list of token ids", param=param)
+    if not prompt:
+        raise ValidationError(f"{param} must not be empty", param=param)
+    if isinstance(prompt, list):
+        check_token_ids(prompt, param)
+
+
+def check_token_ids(ids: Sequence[object], param: str) -> None:
+    """Refuse what is not a token id in any vocabulary.
+
+    Raises:
+        ValidationError: names the first bad position.
+    """
+    if not ids:
+        return
+    if set(map(type, ids)) == {int}:
+        numbers = cast("Sequence[int]", ids)
+        if min(numbers) >= 0 and max(numbers) < MAX_TOKEN_ID:
+            return
+    for index, item in enumerate(ids):
+        if type(item) is not int or not 0 <= item < MAX_TOKEN_ID:
+            raise ValidationError(
+                f"{param}.{index} is not a token id: {str(item)[:40]}", param=f"{param}.{index}"
+            )
+
+
+async def render_prompts(
+    engine: EngineClient, prompts: Sequence[RawPrompt], body: GenerationRequest, *, special: bool
+) -> list[EngineInput]:
+    """Tokenise prompts.
+
+    Args:
+        special: whether to add the model's special tokens (BOS) to texts.
+
+    Raises:
+        ValidationError: as the renderer says.
+    """
+
+    def render() -> list[EngineInput]:
+        rendered = [
+            engine.renderer.render_prompt(prompt, add_special_tokens=special) for prompt in prompts
+        ]
+        return [_finish(one, body, engine) for one in rendered]
+
+    size = sum(len(prompt) for prompt in prompts)
+    return await asyncio.to_thread(render) if size >= THREAD_FROM else render()
+
+
+async def render_chat(
+    engine: EngineClient, body: ChatRequest, settings: ServerSettings
+) -> EngineInput:
+    """Run the chat template and tokenise.
+
+    Raises:
+        ValidationError: a message, or the template's own complaint.
+    """
+    continues = bool(body.continue_final_message)
+    kwargs = template_kwargs(body, settings)
+
+    def render() -> EngineInput:
+        rendered = engine.renderer.render_chat(
+            body.messages,
+            chat_template=body.chat_template,
+            add_generation_prompt=not continues and body.add_generation_prompt is not False,
+            continue_final_message=continues,
+            tools=body.tools,
+            chat_template_kwargs=kwargs,
+            add_special_tokens=bool(body.add_special_tokens),
+        )
+        return _finish(rendered, body, engine)
+
+    size = text_size(body.messages)
+    return await asyncio.to_thread(render) if size >= THREAD_FROM else render()
+
+
+def check_chat_options(body: ChatRequest | TokenizeRequest, settings: ServerSettings) -> None:
+    """Refuse combinations that make no sense before anything is rendered.
+
+    Raises:
+        ValidationError: names the field.
+    """
+    if not body.messages:
+        raise ValidationError("messages must not be empty", param="messages")
+    if body.continue_final_message and body.add_generation_prompt:
+        raise ValidationError(
+            "continue_final_message and add_generation_prompt cannot both be true",
+            param="continue_final_message",
+        )
+    in_kwargs = "chat_template" in (body.chat_template_kwargs or {})
+    if (body.chat_template is not None or in_kwargs) and not settings.trust_request_chat_template:
+        raise ValidationError(
+            "this server takes no chat_template from requests (--trust-request-chat-template)",
+            param="chat_template",
+        )
+    if in_kwargs:
+        raise ValidationError(
+            "chat_template is a field of its own, not one of chat_template_kwargs",
+            param="chat_template_kwargs",
+        )
+
+
+def template_kwargs(body: ChatRequest, settings: ServerSettings) -> dict[str, Any] | None:
+    """What the template gets besides messages; the caller's own words win."""
+    kwargs: dict[str, Any] = {}
+    if body.reasoning_effort is not None:
+        kwargs["reasoning_effort"] = body.reasoning_effort
+        kwargs["enable_thinking"] = body.reasoning_effort != "none"
+    if body.documents is not None:
+        kwargs["documents"] = body.documents
+    kwargs.update(body.chat_template_kwargs or {})
+    return kwargs or None
+
+
+def text_size(messages: Sequence[ChatMessage]) -> int:
+    """Roughly how many characters a conversation holds."""
+    size = 0
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, str):
+            size += len(content)
+        elif isinstance(content, list):
+            size += sum(len(str(part)) for part in content)
+    return size
+
+
+def text_of(rendered_text: str | None, ids: Sequence[int], engine: EngineClient) -> str:
+    """The text of a prompt; decoded when it came as token ids."""
+    if rendered_text is not None:
+        return rendered_text
+    return engine.tokenizer.decode(list(ids))
+
+
+def tokenizer_of(engine: EngineClient) -> Tokenizer | None:
+    """The tokenizer, or None on a server without one."""
+    try:
+        return engine.tokenizer
+    except UnsupportedError:
+        return None
+
+
+def _finish(rendered: EngineInput, body: GenerationRequest, engine: EngineClient) -> EngineInput:
+    """Cut as asked, and add the cache salt."""
+    keep = body.truncate_prompt_tokens
+    if keep is not None:
+        # One token of the context stays free for the answer.
+        keep = engine.max_model_len - 1 if keep == -1 else keep
+        ids = rendered.prompt_token_ids
+        if keep < len(ids):
+            ids = ids[:keep] if body.truncation_side == "right" else ids[len(ids) - keep :]
+            rendered = msgspec.structs.replace(rendered, prompt_token_ids=ids, prompt=None)
+    if body.cache_salt is not None:
+        rendered = msgspec.structs.replace(rendered, cache_salt=body.cache_salt)
+    return rendered

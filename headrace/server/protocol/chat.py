@@ -1,0 +1,136 @@
+"""Shapes of /v1/chat/completions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from headrace.server.protocol.common import REFUSED, GenerationRequest, Usage
+
+
+class ChatRequest(GenerationRequest):
+    """The body of a request. Messages are checked by the renderer."""
+
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **REFUSED,
+        "functions": (), "function_call": (), "modalities": (["text"],), "audio": (),
+        "prediction": (), "web_search_options": (), "verbosity": (),
+        "media_io_kwargs": (), "mm_processor_kwargs": (), "include_reasoning": (True,),
+    }  # fmt: skip
+
+    messages: list[dict[str, Any]]
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
+        None
+    )
+    echo: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    add_special_tokens: bool | None = None
+    documents: list[dict[str, Any]] | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_prompt_text: bool | None = None
+
+
+class TokenLogprob(msgspec.Struct):
+    """One token with its log-probability; `bytes` joined over an answer are its UTF-8."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class ChatTokenLogprob(msgspec.Struct):
+    """A token of the answer, and what else could have stood there."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+    top_logprobs: list[TokenLogprob]
+
+
+class ChatLogprobs(msgspec.Struct):
+    """Log-probabilities in the shape of this route."""
+
+    content: list[ChatTokenLogprob]
+    refusal: list[ChatTokenLogprob] | None = None
+
+
+class ChatMessage(msgspec.Struct, kw_only=True):
+    """An answer."""
+
+    role: str
+    content: str | None
+    refusal: str | None = None
+    annotations: list[dict[str, Any]] | None = None
+    audio: dict[str, Any] | None = None
+    function_call: dict[str, Any] | None = None
+    reasoning: str | None = None
+
+
+class ChatChoice(msgspec.Struct, kw_only=True):
+    """One of n answers."""
+
+    index: int
+    message: ChatMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str | None
+    stop_reason: int | str | None
+    token_ids: list[int] | None
+
+
+class ChatCompletion(msgspec.Struct, kw_only=True):
+    """A whole answer."""
+
+    id: str
+    object: str = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    service_tier: str | None = None
+    system_fingerprint: str | None
+    usage: Usage
+    prompt_logprobs: list[dict[str, dict[str, Any]] | None] | None
+    prompt_token_ids: list[int] | None
+    prompt_text: str | UnsetType | None = UNSET
+
+
+class Delta(msgspec.Struct, omit_defaults=True):
+    """What is new in an answer; the role only in the first one."""
+
+    role: str | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(msgspec.Struct, kw_only=True):
+    """A piece of one answer; `finish_reason` is there in every chunk."""
+
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | UnsetType | None = UNSET
+    finish_reason: str | None = None
+    stop_reason: int | str | UnsetType | None = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+
+
+class ChatChunk(msgspec.Struct, kw_only=True):
+    """One frame of a stream."""
+
+    id: str
+    object: str = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    system_fingerprint: str | UnsetType = UNSET
+    usage: Usage | UnsetType | None = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET

@@ -1,0 +1,141 @@
+"""Shapes that several endpoint families share. Requests are pydantic, answers msgspec records.
+
+Requests are read strictly: numbers are numbers, booleans booleans. Ranges of sampling values are
+the business of `SamplingParams`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from pydantic import BaseModel, ConfigDict, Field
+
+from headrace.errors import UnsupportedError
+
+LABELS = frozenset({
+    "user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+})  # fmt: skip
+"""Fields that say something about the caller, not about the answer: accepted as they are."""
+
+REFUSED: Mapping[str, tuple[Any, ...]] = {
+    "structured_outputs": (),
+    "guided_json": (), "guided_regex": (), "guided_choice": (), "guided_grammar": (),
+    "guided_decoding_backend": (), "guided_whitespace_pattern": (),
+    "use_beam_search": (False,),
+    "length_penalty": (1.0,),
+    "early_stopping": (False,),
+    "logprob_token_ids": (),
+    "thinking_token_budget": (-1,),
+    "repetition_detection": (),
+    "watermarking": (),
+    "kv_transfer_params": (), "ec_transfer_params": (),
+    "session_id": (),
+    "vllm_xargs": (),
+    "logits_processors": ([],),
+    "service_tier": ("auto", "default"),
+}  # fmt: skip
+"""Known fields without an implementation yet -> values (besides null) that ask for nothing."""
+
+
+class RequestRecord(BaseModel):
+    """A request's body."""
+
+    model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
+
+    refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+
+    def settle_known_extras(self) -> None:
+        """Take out fields that are accepted as they are; refuse those that ask for too much.
+
+        Raises:
+            UnsupportedError: a known field that this version cannot serve.
+        """
+        extra = self.model_extra or {}
+        for name in [name for name in extra if name in LABELS or name in self.refused]:
+            value = extra.pop(name)
+            neutral = (None, *self.refused.get(name, (value,)))
+            if not any(value is item or value == item for item in neutral):
+                raise UnsupportedError(f"{name} is not supported by this version yet", param=name)
+
+
+CacheSalt: TypeAlias = Annotated[
+    str, Field(min_length=1, max_length=128, pattern=r"^[^@/\\\x00]+$")
+]
+
+
+class StreamOptions(RequestRecord):
+    """What else a stream shall carry."""
+
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class ResponseFormat(RequestRecord):
+    """A constraint on the text of the answer."""
+
+    type: str
+    json_schema: dict[str, Any] | None = None
+
+
+class GenerationRequest(RequestRecord):
+    """What requests for text have in common: sampling values and extras."""
+
+    refused = REFUSED
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, Any] | None = None
+
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    prompt_logprobs: int | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    stream_interval: int | None = None
+    priority: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
+    request_id: str | None = None
+    return_tokens_as_token_ids: bool | None = None
+    return_token_ids: bool | None = None
+    cache_salt: CacheSalt | None = None
+    response_format: ResponseFormat | None = None
+
+
+class PromptTokensDetails(msgspec.Struct):
+    """Where prompt tokens came from."""
+
+    cached_tokens: int
+
+
+class Usage(msgspec.Struct):
+    """Tokens of one request: prompts once, answers summed over the choices."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptTokensDetails | UnsetType | None = UNSET
+
+
+def random_id() -> str:
+    """32 hex digits nobody else has."""
+    return uuid.uuid4().hex

@@ -1,0 +1,92 @@
+"""What the handlers of one server share: the engine, the settings, where start-up stands."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, field
+from time import time
+
+import headrace
+from headrace.engine.client import EngineClient
+from headrace.metrics.prometheus import PrometheusStatLogger
+from headrace.server.errors import RETRY_AFTER, NotFoundError, NotReadyError, server_is_ending
+from headrace.server.settings import ServerSettings
+
+
+@dataclass
+class ServerState:
+    """One server's shared state. Lives on the event loop; nothing here is touched by threads.
+
+    Attributes:
+        client: the engine, once it is ready.
+        stage: what start-up is doing, for /startupz.
+        fraction: how much of start-up is done, 0 to 1.
+        is_draining: whether the server is ending and takes no new work.
+    """
+
+    settings: ServerSettings
+    metrics: PrometheusStatLogger | None = None
+    client: EngineClient | None = None
+    stage: str = "starting"
+    fraction: float = 0.0
+    is_draining: bool = False
+    started: int = field(default_factory=lambda: int(time()))
+    fingerprint: str = f"headrace-{headrace.__version__}"
+
+    _cut: asyncio.Future[None] | None = None
+
+    @property
+    def cut(self) -> asyncio.Future[None]:
+        """Done when running requests get no more time: the server ends now."""
+        if self._cut is None:
+            self._cut = asyncio.get_running_loop().create_future()
+        return self._cut
+
+    def cut_off(self) -> None:
+        """End running requests; their clients are told."""
+        if not self.cut.done():
+            self.cut.set_result(None)
+
+    def attach(self, engine: EngineClient) -> None:
+        """The engine is ready: from now on requests are served."""
+        config = engine.config
+        told = repr((config.model.path, config.model.format, config.cache, config.device))
+        digest = hashlib.sha256(told.encode()).hexdigest()[:8]
+        self.fingerprint = f"headrace-{headrace.__version__}-{digest}"
+        self.client = engine
+        self.stage, self.fraction = "ready", 1.0
+
+    @property
+    def engine(self) -> EngineClient:
+        """The engine of a server that takes requests.
+
+        Raises:
+            NotReadyError: it is still starting, or the server is ending.
+            EngineDeadError: it ended.
+        """
+        if self.client is None:
+            raise NotReadyError(
+                f"the engine is still starting ({self.stage}, {self.fraction:.0%})",
+                retry_after=RETRY_AFTER,
+            )
+        if self.is_draining:
+            raise server_is_ending()
+        if self.client.errored:
+            raise self.client.dead_error
+        return self.client
+
+    def model_name(self, asked: str | None) -> str:
+        """The name to report for the model a request asks for; the first served one.
+
+        Raises:
+            NotFoundError: a model that is not served here.
+        """
+        names = self.engine.config.model.served_names
+        if asked is not None and asked not in names:
+            raise NotFoundError(
+                f"the model {asked!r} is not served here; there is: {', '.join(names)}",
+                param="model",
+                value=asked,
+            )
+        return names[0]

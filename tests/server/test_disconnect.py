@@ -1,0 +1,122 @@
+"""Clients that go away, over real sockets: nothing of their requests stays."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import httpx
+import pytest
+
+from tests.server.conftest import frames_of, serving, until
+from tests.server.fakes import FakeEngine, say
+
+CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "num"),
+    [
+        ("/v1/chat/completions", {**CHAT, "stream": True}, 1),
+        ("/v1/completions", {"prompt": "a", "stream": True, "n": 2}, 1),
+        ("/v1/completions", {"prompt": ["a", "b", "c"], "stream": True}, 3),
+    ],
+)
+async def test_closed_stream_is_aborted(path: str, body: dict[str, object], num: int) -> None:
+    engine = FakeEngine(say("x" * 400))
+    engine.delay = 0.01
+    async with serving(engine) as url, httpx.AsyncClient(base_url=url) as client:
+        async with client.stream("POST", path, json={**body, "max_tokens": 400}) as answer:
+            async for _line in answer.aiter_lines():
+                break
+            assert len(engine.live) == num
+        await until(lambda: not engine.live)
+        assert len(engine.aborted) == num
+        assert (await client.get("/health")).status_code == 200
+
+
+async def test_stream_closed_before_its_first_token_is_aborted() -> None:
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with serving(engine) as url, httpx.AsyncClient(base_url=url) as client:
+        async with client.stream("POST", "/v1/completions", json={"prompt": "a", "stream": True}):
+            await until(lambda: bool(engine.live))
+        await until(lambda: not engine.live)
+    assert len(engine.aborted) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "num"),
+    [
+        ("/v1/chat/completions", CHAT, 1),
+        ("/v1/chat/completions", {**CHAT, "n": 3}, 1),
+        ("/v1/completions", {"prompt": ["a", "b"]}, 2),
+    ],
+)
+async def test_client_that_leaves_a_whole_answer_aborts_it(
+    path: str, body: dict[str, object], num: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = FakeEngine()
+    engine.gate.clear()
+    async with serving(engine) as url, httpx.AsyncClient(base_url=url) as client:
+        asking = asyncio.create_task(client.post(path, json=body))
+        await until(lambda: len(engine.live) == num)
+        asking.cancel()
+        await until(lambda: not engine.live)
+        assert len(engine.aborted) == num
+        metrics = (await client.get("/metrics")).text
+        assert f'handler="{path}",method="POST",status="4xx"' in metrics
+    assert "Exception" not in caplog.text
+
+
+async def test_stream_reaches_the_client_as_it_comes() -> None:
+    engine = FakeEngine(say("abc"))
+    async with serving(engine) as url, httpx.AsyncClient(base_url=url) as client:
+        body = {"prompt": "a", "stream": True}
+        async with client.stream("POST", "/v1/completions", json=body) as answer:
+            lines = answer.aiter_lines()
+            assert '"text":"a"' in await anext(lines)
+            engine.gate.clear()
+            pending = asyncio.ensure_future(anext(lines))
+            await asyncio.sleep(0.05)
+            engine.gate.set()
+            rest = [await pending] + [line async for line in lines]
+        assert rest[-2:] == ["data: [DONE]", ""]
+    assert engine.aborted == []
+
+
+async def test_many_streams_at_once_are_each_complete() -> None:
+    engine = FakeEngine(say("hello world"))
+    async with serving(engine) as url, httpx.AsyncClient(base_url=url, timeout=30) as client:
+        body = {**CHAT, "stream": True}
+        answers = await asyncio.gather(
+            *(client.post("/v1/chat/completions", json=body) for _ in range(50))
+        )
+    for answer in answers:
+        chunks = frames_of(answer.text)[:-1]
+        text = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks)
+        assert text == "hello world"
+    assert not engine.live
+
+
+async def test_health_answers_while_a_long_prompt_is_rendered() -> None:
+    engine = FakeEngine()
+    render = engine.renderer.render_prompt
+    in_thread: list[bool] = []
+
+    def slow(*args: object, **kwargs: object) -> object:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            in_thread.append(True)
+        time.sleep(0.5)
+        return render(*args, **kwargs)
+
+    engine.renderer.render_prompt = slow
+    async with serving(engine) as url, httpx.AsyncClient(base_url=url) as client:
+        asking = asyncio.create_task(client.post("/v1/completions", json={"prompt": "x" * 10_000}))
+        await until(lambda: bool(in_thread))
+        assert (await client.get("/health")).status_code == 200
+        assert not asking.done()
+        assert (await asking).status_code == 400
+    assert in_thread == [True]

@@ -1,0 +1,247 @@
+"""The life of a serving process: start, signals, drain, death, and what each leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from headrace.errors import ConfigError, EngineStartError
+from headrace.metrics.prometheus import PrometheusStatLogger
+from headrace.server.app import build_app
+from headrace.server.run import (
+    Server,
+    ServingProcess,
+    StartInterrupted,
+    _uvicorn_config,
+    address_of,
+    bind,
+)
+from headrace.server.settings import ServerSettings
+from headrace.server.table import settings_table
+from tests.server.conftest import frames_of, until
+from tests.server.fakes import FakeEngine, make_config, say
+
+STREAM = {"prompt": "a", "stream": True, "max_tokens": 400}
+
+
+class FakeProcess(ServingProcess):
+    """A serving process whose engine is scripted."""
+
+    build: Callable[[Callable[[str, float], None]], FakeEngine]
+
+    def _build_engine(self, on_stage: Callable[[str, float], None]) -> Any:
+        return self.build(on_stage)
+
+
+class Running:
+    """A process that runs as a task of the test's loop."""
+
+    def __init__(self, build: Callable[..., FakeEngine], shutdown_timeout: float, **settings: Any):
+        options = ServerSettings(host="127.0.0.1", port=0, **settings)
+        config = make_config(shutdown_timeout=shutdown_timeout)
+        metrics = PrometheusStatLogger(config)
+        app = build_app(None, options, metrics)
+        server = Server(_uvicorn_config(app, options, shutdown_timeout))
+        self.listener = bind(options)
+        self.url = address_of(self.listener, options)
+        self.process = FakeProcess(app.state.server, server, config, metrics, time.monotonic())
+        self.process.build = build
+        self.task = asyncio.create_task(self.process.run(self.listener))
+
+    @contextlib.asynccontextmanager
+    async def ready(self) -> AsyncIterator[httpx.AsyncClient]:
+        """A client, once the engine answers."""
+        async with httpx.AsyncClient(base_url=self.url, timeout=10) as client:
+            await until(lambda: self.process.state.client is not None)
+            yield client
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Callable[..., Running]]:
+    """Start processes; each ends with the test."""
+    running: list[Running] = []
+
+    def make(build: Callable[..., FakeEngine], *, shutdown_timeout: float = 5.0, **settings: Any):
+        running.append(Running(build, shutdown_timeout, **settings))
+        return running[-1]
+
+    yield make
+    for one in running:
+        one.process.server.should_exit = True
+        await asyncio.gather(one.task, return_exceptions=True)
+        one.listener.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_signal_ends_the_process_with_status_0(
+    start: Callable[..., Running], number: signal.Signals
+) -> None:
+    engine = FakeEngine()
+    running = start(lambda _tell: engine)
+    async with running.ready():
+        os.kill(os.getpid(), number)
+        assert await asyncio.wait_for(running.task, 10) == 0
+    assert engine.is_dead
+
+
+async def test_drain_lets_a_stream_finish(start: Callable[..., Running]) -> None:
+    engine = FakeEngine(say("x" * 30))
+    engine.delay = 0.01
+    running = start(lambda _tell: engine)
+    async with running.ready() as client:
+        asking = asyncio.create_task(client.post("/v1/completions", json=STREAM))
+        await until(lambda: bool(engine.live))
+        os.kill(os.getpid(), signal.SIGTERM)
+        frames = frames_of((await asking).text)
+    assert frames[-2]["choices"][0]["finish_reason"] == "stop"
+    assert await running.task == 0
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_request_beyond_the_drain_is_told_and_aborted(
+    start: Callable[..., Running], signals: int, stream: bool
+) -> None:
+    engine = FakeEngine()
+    engine.gate.clear()
+    running = start(lambda _tell: engine, shutdown_timeout=0.2 if signals == 1 else 30)
+    async with running.ready() as client:
+        body = {**STREAM, "stream": stream}
+        asking = asyncio.create_task(client.post("/v1/completions", json=body))
+        await until(lambda: bool(engine.live))
+        for _ in range(signals):
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.05)
+        answer = await asking
+    if stream:
+        error, done = frames_of(answer.text)
+        assert done == "[DONE]"
+    else:
+        error = answer.json()
+        assert answer.status_code == 503
+    assert error["error"]["code"] == 503
+    assert "shutting down" in error["error"]["message"]
+    assert await asyncio.wait_for(running.task, 10) == 0
+    assert len(engine.aborted) == 1
+
+
+async def test_dead_engine_is_told_for_a_while_and_ends_the_process_with_status_1(
+    start: Callable[..., Running],
+) -> None:
+    engine = FakeEngine()
+    running = start(lambda _tell: engine, engine_death_linger=0.5)
+    async with running.ready() as client:
+        engine.is_dead = True
+        assert (await client.get("/health")).status_code == 503
+        assert (await client.post("/v1/completions", json={"prompt": "a"})).status_code == 500
+        assert await asyncio.wait_for(running.task, 10) == 1
+
+
+async def test_dead_engine_and_a_signal_is_status_1(start: Callable[..., Running]) -> None:
+    engine = FakeEngine()
+    running = start(lambda _tell: engine)
+    async with running.ready():
+        engine.is_dead = True
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(running.task, 10) == 1
+
+
+async def test_port_answers_while_the_engine_starts(start: Callable[..., Running]) -> None:
+    go = threading.Event()
+
+    def build(tell: Callable[[str, float], None]) -> FakeEngine:
+        tell("reading weights", 0.4)
+        go.wait(10)
+        return FakeEngine()
+
+    running = start(build)
+    async with httpx.AsyncClient(base_url=running.url) as client:
+        await until(lambda: running.process.state.fraction > 0)
+        answer = await client.get("/startupz")
+        assert answer.status_code == 503
+        assert answer.json() == {"stage": "reading weights", "percent": 40}
+        assert (await client.get("/livez")).status_code == 200
+        answer = await client.post("/v1/completions", json={"prompt": "a"})
+        assert answer.status_code == 503
+        assert "reading weights, 40%" in answer.json()["error"]["message"]
+        go.set()
+    async with running.ready() as client:
+        assert (await client.get("/startupz")).json() == {"stage": "ready", "percent": 100}
+
+
+async def test_failed_start_raises_its_reason(start: Callable[..., Running]) -> None:
+    def build(_tell: object) -> FakeEngine:
+        raise EngineStartError("no memory")
+
+    running = start(build)
+    with pytest.raises(EngineStartError, match="no memory"):
+        await asyncio.wait_for(running.task, 10)
+
+
+async def test_signal_during_the_start_interrupts_it(start: Callable[..., Running]) -> None:
+    interrupted = threading.Event()
+
+    def build(tell: Callable[[str, float], None]) -> FakeEngine:
+        for _ in range(1000):
+            try:
+                tell("reading weights", 0.1)
+            except StartInterrupted:
+                interrupted.set()
+                raise
+            time.sleep(0.01)
+        raise AssertionError("was not interrupted")
+
+    running = start(build)
+    await asyncio.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert await asyncio.wait_for(running.task, 10) == 0
+    assert interrupted.is_set()
+
+
+# -- addresses -------------------------------------------------------------------------------
+
+
+def test_taken_port_is_one_line() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port}.*in use") as caught:
+            bind(ServerSettings(host="127.0.0.1", port=port))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("host", ["256.0.0.1", "203.0.113.1", "no.such.host.invalid"])
+def test_address_that_cannot_be_used_is_one_line(host: str) -> None:
+    with pytest.raises(ConfigError, match="cannot listen on"):
+        bind(ServerSettings(host=host, port=0))
+
+
+def test_unix_socket_left_by_a_dead_server_is_replaced_and_a_live_one_is_not(
+    tmp_path: Path,
+) -> None:
+    settings = ServerSettings(uds=str(tmp_path / "s"))
+    bind(settings).close()
+    listener = bind(settings)
+    with listener, pytest.raises(ConfigError, match="in use"):
+        bind(settings)
+    assert address_of(listener, settings) == f"http+unix://{tmp_path / 's'}"
+
+
+def test_table_of_settings_gives_reasons_and_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    lines = settings_table(make_config(max_num_seqs=7), ServerSettings(api_key=["hidden"]))
+    text = "\n".join(lines)
+    assert "max_num_seqs            7" in text
+    assert "default server" in text
+    assert "hidden" not in text
