@@ -30,6 +30,7 @@ check: $(VENV)/.tests  ## format, lint, types, floors
 bench: $(VENV)/.tests  ## how costs grow; see benchmarks/
 	$(BIN)/python benchmarks/scheduler_growth.py
 	$(BIN)/python benchmarks/engine_speed.py
+	$(BIN)/python benchmarks/startup.py
 
 models: $(VENV)/.tests  ## the real models of the tests, into ~/.cache/headrace-models
 	$(BIN)/python scripts/get_models.py

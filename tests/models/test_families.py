@@ -1,4 +1,4 @@
-"""Every family on tiny random weights: native kernels against the torch twin, whole and in chunks."""
+"""Every family on tiny random weights: native against the torch twin, whole and in chunks."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from headrace.ops.native_ops import NativeOps
 
 from headrace.errors import ModelError
 from headrace.layers.loader import Loader
 from headrace.models.registry import ModelRegistry
 from headrace.ops.formats import StoredTensor, WeightFormat
-from headrace.ops.native_ops import NativeOps
 from headrace.ops.ops import F32, Ops, StepInputs
 from headrace.ops.torch_ops import TorchOps
 
@@ -47,13 +47,21 @@ class RandomWeights:
         q, kv = c["num_attention_heads"] * c["head_dim"], c["num_key_value_heads"] * c["head_dim"]
         hidden, inner = c["hidden_size"], c["intermediate_size"]
         self.sizes = {
-            "embed_tokens.weight": (c["vocab_size"], hidden), "lm_head.weight": (c["vocab_size"], hidden),
-            "q_proj.weight": (q, hidden), "k_proj.weight": (kv, hidden), "v_proj.weight": (kv, hidden),
-            "q_proj.bias": (q,), "k_proj.bias": (kv,), "v_proj.bias": (kv,), "o_proj.bias": (hidden,),
-            "o_proj.weight": (hidden, q), "gate_proj.weight": (inner, hidden),
-            "up_proj.weight": (inner, hidden), "down_proj.weight": (hidden, inner),
-            "q_norm.weight": (c["head_dim"],), "k_norm.weight": (c["head_dim"],),
-        }  # fmt: skip
+            "embed_tokens.weight": (c["vocab_size"], hidden),
+            "lm_head.weight": (c["vocab_size"], hidden),
+            "q_proj.weight": (q, hidden),
+            "k_proj.weight": (kv, hidden),
+            "v_proj.weight": (kv, hidden),
+            "q_proj.bias": (q,),
+            "k_proj.bias": (kv,),
+            "v_proj.bias": (kv,),
+            "o_proj.weight": (hidden, q),
+            "gate_proj.weight": (inner, hidden),
+            "up_proj.weight": (inner, hidden),
+            "down_proj.weight": (hidden, inner),
+            "q_norm.weight": (c["head_dim"],),
+            "k_norm.weight": (c["head_dim"],),
+        }
         self.hidden = hidden
 
     def has(self, name: str) -> bool:

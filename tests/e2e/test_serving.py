@@ -1,0 +1,263 @@
+"""The packaged model behind a real server, asked by real clients."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import openai
+import psutil
+import pytest
+
+from tests.e2e.conftest import Server
+
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+LONG = {"prompt": "Once upon a time", "max_tokens": 1500, "ignore_eos": True, "stream": True}
+
+
+@pytest.fixture(scope="module")
+def server(start_server: Callable[..., Server]) -> Server:
+    return start_server("--max-model-len", "2048", "--max-num-seqs", "32")
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def model(client: openai.OpenAI) -> str:
+    return client.models.list().data[0].id
+
+
+def test_a_chat_is_answered_whole_and_streamed_alike(client: openai.OpenAI, model: str) -> None:
+    options: dict[str, Any] = {"model": model, "messages": QUESTION, "temperature": 0,
+                               "max_tokens": 24}  # fmt: skip
+    whole = client.chat.completions.create(**options)
+    assert "Paris" in (whole.choices[0].message.content or "")
+    assert whole.choices[0].finish_reason == "stop"
+    assert whole.usage is not None
+    assert whole.usage.total_tokens == whole.usage.prompt_tokens + whole.usage.completion_tokens
+    chunks = list(client.chat.completions.create(**options, stream=True))
+    text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
+    assert text == whole.choices[0].message.content
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "stop"
+    assert all(c.choices[0].finish_reason is None for c in chunks[:-1] if c.choices)
+
+
+def test_a_completion_is_answered_whole_and_streamed_alike(
+    client: openai.OpenAI, model: str
+) -> None:
+    options: dict[str, Any] = {"model": model, "prompt": "The capital of France is",
+                               "temperature": 0, "max_tokens": 12}  # fmt: skip
+    whole = client.completions.create(**options)
+    streamed = client.completions.create(**options, stream=True)
+    assert "".join(c.choices[0].text for c in streamed if c.choices) == whole.choices[0].text
+    assert "Paris" in whole.choices[0].text
+
+
+def test_logprobs_of_a_chat_spell_its_text(client: openai.OpenAI, model: str) -> None:
+    answer = client.chat.completions.create(
+        model=model, messages=[{"role": "user", "content": "Repeat: naïve café 😀 日本"}],
+        temperature=0, max_tokens=40, logprobs=True, top_logprobs=3,
+    )  # fmt: skip
+    [choice] = answer.choices
+    assert choice.logprobs is not None
+    spelled = b"".join(bytes(entry.bytes or []) for entry in choice.logprobs.content or [])
+    end = b"<|im_end|>" if choice.finish_reason == "stop" else b""
+    assert spelled.decode(errors="replace").removesuffix(end.decode()) == choice.message.content
+
+
+def test_several_answers_to_several_prompts_are_indexed(client: openai.OpenAI, model: str) -> None:
+    answer = client.completions.create(
+        model=model, prompt=["One", "Two"], n=2, seed=5, max_tokens=4, temperature=1
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert len({choice.text for choice in answer.choices}) > 1
+
+
+def test_curl_gets_an_answer_and_an_event_stream(server: Server) -> None:
+    body = json.dumps({"messages": QUESTION, "max_tokens": 8, "temperature": 0, "stream": True})
+    done = subprocess.run(
+        ["curl", "-sN", f"{server.url}/v1/chat/completions", "-H", "Content-Type: application/json",
+         "-d", body],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    frames = [line for line in done.stdout.split("\n\n") if line]
+    assert all(frame.startswith("data: ") for frame in frames)
+    assert frames[-1] == "data: [DONE]"
+    assert frames.count("data: [DONE]") == 1
+
+
+def test_an_error_names_the_field_and_harms_nobody(server: Server) -> None:
+    for body, param in (
+        ({"messages": QUESTION, "temperature": 9}, "temperature"),
+        ({"messages": QUESTION, "logit_bias": {"999999": 1}}, "logit_bias"),
+        ({"messages": []}, "messages"),
+        ({"messages": QUESTION, "max_tokens": 0}, "max_tokens"),
+    ):
+        answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=30)
+        assert answer.status_code == 400, answer.text
+        error = answer.json()["error"]
+        assert error["code"] == 400
+        assert param in error["param"]
+    assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def test_a_closed_stream_frees_its_blocks(server: Server) -> None:
+    aborted = _aborts(server)
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=LONG, timeout=60) as answer:
+        lines = answer.iter_lines()  # a dropped iterator would close the connection here
+        next(lines)
+        assert server.metric("headrace:num_requests_running") == 1
+    _until(lambda: server.metric("headrace:num_requests_running") == 0)
+    assert server.metric("headrace:kv_cache_usage_perc") == 0
+    assert _aborts(server) == aborted + 1
+
+
+def test_a_client_that_leaves_a_whole_answer_aborts_it(server: Server) -> None:
+    aborted = _aborts(server)
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(f"{server.url}/v1/completions", json=LONG | {"stream": False}, timeout=0.7)
+    _until(lambda: server.metric("headrace:num_requests_running") == 0)
+    assert _aborts(server) == aborted + 1
+
+
+def test_equal_request_ids_in_flight_get_their_own_answers(server: Server) -> None:
+    texts: dict[int, str] = {}
+
+    def ask(i: int) -> None:
+        body = {"prompt": f"Count: {i}, {i + 1},", "max_tokens": 6, "temperature": 0}
+        answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60,
+                            headers={"X-Request-Id": "same"})  # fmt: skip
+        texts[i] = answer.json()["choices"][0]["text"]
+
+    threads = [threading.Thread(target=ask, args=(i,)) for i in (1, 50)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert "3" in texts[1]
+    assert "52" in texts[50]
+
+
+def test_a_killed_core_ends_every_stream_and_the_server(
+    start_server: Callable[..., Server],
+) -> None:
+    server = start_server("--max-model-len", "2048")
+    started, ends = threading.Barrier(9), []
+
+    def stream() -> None:
+        lines = []
+        with httpx.stream("POST", f"{server.url}/v1/completions", json=LONG, timeout=60) as answer:
+            try:
+                for line in answer.iter_lines():
+                    lines.append(line)
+                    if len(lines) == 1:
+                        started.wait(30)
+            except httpx.TransportError:
+                lines.append("cut")
+        ends.append((time.monotonic(), [line for line in lines if line]))
+
+    threads = [threading.Thread(target=stream) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    started.wait(30)
+    children = server.children()
+    server.core().kill()
+    killed = time.monotonic()
+    statuses = []
+    while server.process.poll() is None and time.monotonic() < killed + 10:
+        try:
+            statuses.append(httpx.get(f"{server.url}/health", timeout=2).status_code)
+        except httpx.TransportError:
+            break
+        time.sleep(0.02)
+    for thread in threads:
+        thread.join(10)
+    assert len(ends) == 8
+    for when, lines in ends:
+        assert when - killed < 5
+        assert any('"error"' in line for line in lines), lines[-3:]
+        assert not any('"finish_reason":"stop"' in line for line in lines)
+    assert 503 in statuses
+    assert server.process.wait(10) != 0
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
+
+
+def test_a_killed_server_leaves_no_child(start_server: Callable[..., Server]) -> None:
+    server = start_server("--max-model-len", "512")
+    children = server.children()
+    assert children
+    server.process.kill()
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_plain_signal_ends_the_server_with_status_0(
+    start_server: Callable[..., Server], number: signal.Signals
+) -> None:
+    server = start_server("--max-model-len", "512")
+    children = server.children()
+    server.process.send_signal(number)
+    assert server.process.wait(20) == 0
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
+
+
+def test_two_servers_started_at_once_both_answer(start_server: Callable[..., Server]) -> None:
+    pair = [start_server("--max-model-len", "512", wait=False) for _ in range(2)]
+    for server in pair:
+        server.wait_ready()
+    for server in pair:
+        body = {"prompt": "Hello", "max_tokens": 2}
+        assert httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--max-model-len", "0"], ["/no/such/model"], ["--no-such-flag"], ["--port", "x"],
+     ["--scheduling-policy", "lottery"], ["--max-num-seqs", "-1"], ["--block-size", "7"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_bad_setting_ends_in_one_line_and_status_2(arguments: list[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace.cli.main", "serve", *arguments],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_taken_port_ends_in_one_line_and_status_2(server: Server) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace.cli.main", "serve", "--host", "127.0.0.1", "--port",
+         str(server.port)],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert str(server.port) in done.stderr.strip().splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def _aborts(server: Server) -> float:
+    text = httpx.get(f"{server.url}/metrics", timeout=10).text
+    lines = [x for x in text.splitlines() if x.startswith("headrace:request_success_total{")]
+    return sum(float(x.rsplit(" ", 1)[1]) for x in lines if 'finished_reason="abort"' in x)
+
+
+def _until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
