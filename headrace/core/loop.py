@@ -1,0 +1,233 @@
+"""The engine loop of the core process: takes records in, steps, hands records out.
+
+Three threads: one decodes what comes in, the caller's runs the steps, one encodes and sends while
+the next step runs. Knows nothing of how the core was made.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import TypeAlias
+
+import msgspec
+
+from headrace.core.engine_core import EngineCore
+from headrace.ipc.codec import RecordDecoder, RecordEncoder
+from headrace.ipc.sockets import Receiver, Sender, SocketClosedError
+from headrace.logger import make_logger
+from headrace.messages.outputs import (
+    CallResult,
+    CoreOutput,
+    EngineCoreOutput,
+    EngineCoreOutputs,
+    EngineDead,
+    FinishReason,
+)
+from headrace.messages.requests import AbortRequests, Call, CoreInput, EngineCoreRequest, Shutdown
+
+logger = make_logger(__name__)
+
+BEAT_SECONDS = 1.0
+"""Time between signs of life of an idle core."""
+LINGER_SECONDS = 4.0
+"""How long the last messages may take to leave."""
+NO_PROGRESS_SECONDS = 0.05
+"""Rest after a step that found nothing to compute although requests are live."""
+
+
+@dataclass(slots=True)
+class _Unreadable:
+    """A request that could not be decoded, but whose sender can be told."""
+
+    request_id: str
+
+
+@dataclass(slots=True)
+class _Fault:
+    """One of the other threads failed."""
+
+    error: BaseException
+
+
+_Letter: TypeAlias = CoreInput | _Unreadable | _Fault
+
+
+class CoreLoop:
+    """Runs one core until it is told to end.
+
+    Args:
+        core: what to step; used by the calling thread of `run` only.
+        receiver: where `CoreInput`s come from; owned from here on.
+        sender: where `CoreOutput`s go; owned from here on.
+    """
+
+    def __init__(self, core: EngineCore, receiver: Receiver, sender: Sender) -> None:
+        self._core = core
+        self._receiver = receiver
+        self._sender = sender
+        self._inbox: SimpleQueue[_Letter] = SimpleQueue()
+        self._outbox: SimpleQueue[CoreOutput | None] = SimpleQueue()
+        self._deadline: float | None = None
+        """When the core ends even with live requests; None until it is told to end."""
+        self._last_word: str | None = None
+
+    def terminate(self, reason: str) -> None:
+        """End at once, telling the front process why. May be called by a signal handler."""
+        self._last_word = reason
+        self._inbox.put(Shutdown(0.0))
+
+    @property
+    def was_terminated(self) -> bool:
+        """Whether it ended for another reason than the front process's word."""
+        return self._last_word is not None
+
+    def run(self) -> None:
+        """Serve until told to end. When it returns or raises, all that was said has been sent.
+
+        Raises:
+            Exception: what the core or the executor failed with; the front has been told.
+        """
+        threading.Thread(target=self._receive, name="core-input", daemon=True).start()
+        sending = threading.Thread(target=self._send, name="core-output", daemon=True)
+        sending.start()
+        try:
+            self._serve()
+        except BaseException as error:
+            self._last_word = f"the engine loop failed: {one_line(error)}"
+            raise
+        finally:
+            if self._last_word is not None:
+                self._outbox.put(EngineDead(self._last_word))
+            self._outbox.put(None)
+            sending.join(LINGER_SECONDS)
+
+    # The loop
+
+    def _serve(self) -> None:
+        core = self._core
+        while True:
+            self._take_letters(wait=not core.has_work())
+            if self._deadline is not None:
+                if not core.has_work():
+                    return
+                if time.monotonic() >= self._deadline:
+                    self._abort_all()
+                    return
+            if core.has_work():
+                outputs = core.step()
+                self._outbox.put(outputs)
+                if not outputs.outputs and not outputs.num_step_tokens and core.has_work():
+                    time.sleep(NO_PROGRESS_SECONDS)
+
+    def _take_letters(self, *, wait: bool) -> None:
+        """Handle all that has come in; with `wait`, sleep until there is something, or beat."""
+        if wait and self._deadline is None:
+            try:
+                self._handle(self._inbox.get(timeout=BEAT_SECONDS))
+            except Empty:
+                self._outbox.put(self._core.idle_outputs())
+        while not self._inbox.empty():
+            self._handle(self._inbox.get())
+
+    def _handle(self, letter: _Letter) -> None:
+        match letter:
+            case EngineCoreRequest():
+                self._add(letter)
+            case AbortRequests():
+                self._core.abort_requests(letter.request_ids)
+            case Call():
+                self._call(letter)
+            case Shutdown():
+                self._deadline = time.monotonic() + letter.drain_timeout
+            case _Unreadable():
+                error = "the engine core could not read this request"
+                self._answer(letter.request_id, FinishReason.ERROR, error)
+            case _Fault():
+                raise letter.error
+
+    def _add(self, request: EngineCoreRequest) -> None:
+        if self._deadline is not None:
+            self._answer(request.request_id, FinishReason.ABORT)
+            return
+        try:
+            self._core.add_request(request)
+        except Exception as error:  # one request never ends the engine for the others
+            logger.exception("request %s could not be added", request.request_id)
+            self._core.abort_requests([request.request_id])
+            self._answer(request.request_id, FinishReason.ERROR, one_line(error))
+
+    def _call(self, call: Call) -> None:
+        try:
+            self._outbox.put(CallResult(call.call_id, self._core.call(call.verb)))
+        except Exception as error:
+            logger.exception("a control call failed: %s", call.verb)
+            self._outbox.put(CallResult(call.call_id, error=one_line(error)))
+
+    def _abort_all(self) -> None:
+        live = self._core.live_request_ids()
+        self._core.abort_requests(live)
+        for request_id in live:
+            self._answer(request_id, FinishReason.ABORT)
+
+    def _answer(self, request_id: str, reason: FinishReason, error: str | None = None) -> None:
+        """End a request that the core does not know, or not any more."""
+        output = EngineCoreOutput(request_id, [], finish_reason=reason, error=error)
+        self._outbox.put(msgspec.structs.replace(self._core.idle_outputs(), outputs=[output]))
+
+    # The other threads
+
+    def _receive(self) -> None:
+        decoder: RecordDecoder[CoreInput] = RecordDecoder(CoreInput, "the front process")
+        try:
+            while True:
+                frame = self._receiver.receive()
+                letter = decoder.decode(frame)
+                if letter is not None:
+                    self._inbox.put(letter)
+                elif (request_id := _request_id_in(frame)) is not None:
+                    self._inbox.put(_Unreadable(request_id))
+        except SocketClosedError:
+            pass
+        except BaseException as error:
+            self._inbox.put(_Fault(error))
+        finally:
+            self._receiver.close()
+
+    def _send(self) -> None:
+        encoder = RecordEncoder()
+        try:
+            while (record := self._outbox.get()) is not None:
+                if isinstance(record, EngineCoreOutputs) and _is_beat(record):
+                    self._sender.try_send(encoder.encode(record))
+                else:
+                    self._sender.send(encoder.encode(record))
+        except BaseException as error:
+            self._inbox.put(_Fault(error))
+        finally:
+            self._sender.close(linger=LINGER_SECONDS)
+
+
+def _is_beat(outputs: EngineCoreOutputs) -> bool:
+    return not outputs.outputs and not outputs.num_step_tokens
+
+
+def one_line(error: BaseException) -> str:
+    """An exception as one line for people."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _request_id_in(frame: bytes) -> str | None:
+    """The id of a request that does not decode as a whole, if it can be made out."""
+    try:
+        fields = msgspec.msgpack.decode(frame)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return None
+    match fields:
+        case ["add", str(request_id), *_]:
+            return request_id
+        case _:
+            return None

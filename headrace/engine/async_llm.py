@@ -1,0 +1,305 @@
+"""The engine as an asynchronous service: requests in, streams of outputs out.
+
+Holds the parts and says in which order they work; the work is in them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+
+from headrace.config.args import EngineArgs
+from headrace.config.engine import EngineConfig
+from headrace.engine.admission import Admission
+from headrace.engine.core_client import AsyncEngineCoreClient, make_async_client
+from headrace.engine.event_loop import running_loop
+from headrace.engine.front import make_front, release, submit
+from headrace.engine.input_processor import check_types
+from headrace.engine.launch import EXECUTOR_FACTORY, OnStage
+from headrace.engine.output_collector import RequestOutputCollector
+from headrace.engine.output_task import OutputTask
+from headrace.engine.setup import make_engine_config
+from headrace.errors import EngineDeadError, EngineGenerateError, HeadraceError, UnsupportedError
+from headrace.inputs import EngineInput, PromptType
+from headrace.messages.outputs import SchedulerStats
+from headrace.messages.requests import GetDebugState, ResetPrefixCache
+from headrace.metrics.stats import StatLogger
+from headrace.outputs import RequestOutput
+from headrace.sampling_params import SamplingParams
+from headrace.text.tokenizer import Tokenizer
+
+INLINE_CHARACTERS = 2000
+"""Texts longer than this are tokenised beside the event loop, not on it."""
+IDLE_SILENCE_SECONDS = 15.0
+"""A core with nothing to do speaks every second; after this long without a word it is stuck."""
+
+
+class AsyncLLM:
+    """An engine with its core in a process of its own. See EngineClient.
+
+    ```python
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs())
+    params = SamplingParams(output_kind=RequestOutputKind.DELTA)
+    async for output in engine.generate("Hello", params, "request-1"):
+        print(output.outputs[0].text, end="")
+    engine.shutdown()
+    ```
+
+    Can be made without a running event loop. The core ends with `shutdown`, at the end of a `with`
+    block, when nobody holds the engine any more, and with this process.
+
+    Args:
+        config: resolved settings.
+        start_engine_loop: whether to read the core's outputs from now on, if a loop is running;
+            else that starts with the first request.
+        stat_loggers: where measurements go; None is a line in the log now and then.
+        on_stage: told about the start as it goes on, in this thread.
+        executor_factory: `module:function` of the core's executor; the seam for tests.
+
+    Raises:
+        ConfigError, ModelError, EngineStartError, UnsupportedError: it cannot be started, in one
+            line.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        start_engine_loop: bool = True,
+        stat_loggers: Sequence[StatLogger] | None = None,
+        on_stage: OnStage | None = None,
+        executor_factory: str = EXECUTOR_FACTORY,
+    ) -> None:
+        if not config.front.multiprocess:
+            raise UnsupportedError("AsyncLLM needs a core in a process of its own (multiprocess)")
+        self.config = config
+        start = partial(
+            make_async_client, config, on_stage=on_stage, executor_factory=executor_factory
+        )
+        self._client: AsyncEngineCoreClient
+        self._client, self._front = make_front(config, start, stat_loggers)
+        self.renderer = self._front.renderer
+        self.max_model_len = self._client.ready.max_model_len
+        self._admission = Admission(config.front)
+        self._num_rendering = 0
+        """Requests let in whose prompts are being tokenised."""
+        self._tokenizing = ThreadPoolExecutor(1, "headrace-tokenize")
+        self._outputs = OutputTask(
+            self._client, self._front, self._admission, config.front.output_chunk_size
+        )
+        self._finalizer = weakref.finalize(
+            self, _close, self._outputs, self._client, self._tokenizing, None
+        )
+        if start_engine_loop and running_loop() is not None:
+            self._outputs.ensure_running()
+
+    @classmethod
+    def from_engine_args(
+        cls,
+        engine_args: EngineArgs,
+        start_engine_loop: bool = True,
+        stat_loggers: Sequence[StatLogger] | None = None,
+        on_stage: OnStage | None = None,
+    ) -> AsyncLLM:
+        """Find the model, decide all settings, start the engine."""
+        return cls(
+            make_engine_config(engine_args),
+            start_engine_loop=start_engine_loop,
+            stat_loggers=stat_loggers,
+            on_stage=on_stage,
+        )
+
+    # Requests
+
+    async def add_request(
+        self,
+        request_id: str,
+        prompt: PromptType | EngineInput,
+        params: SamplingParams,
+        *,
+        priority: int = 0,
+        arrival_time: float | None = None,
+    ) -> RequestOutputCollector:
+        """Check everything that can be known now, then queue the request.
+
+        Raises:
+            TypeError: the id is no string, or the parameters are no SamplingParams.
+            ValidationError, UnsupportedError, AdmissionError, EngineDeadError: before anything
+                has been queued.
+        """
+        check_types(request_id, params)
+        self._raise_if_dead()
+        self.check_admission(params.n)
+        self._outputs.ensure_running()
+        arrival_time = time.time() if arrival_time is None else arrival_time
+        if not isinstance(prompt, EngineInput):
+            self._num_rendering += params.n
+            try:
+                prompt = await self._render(prompt)
+            finally:
+                self._num_rendering -= params.n
+        request = self._front.input_processor.process(
+            request_id, prompt, params, priority=priority, arrival_time=arrival_time
+        )
+        # From here on nothing waits: a cancelled caller has either queued nothing or holds all.
+        ids: list[str] = []
+        collector = RequestOutputCollector(
+            request_id, params.output_kind, partial(release, self._client, self._front, ids)
+        )
+        ids += submit(self._client, self._front, request, request_id, prompt, params, collector)
+        return collector
+
+    async def generate(
+        self,
+        prompt: PromptType | EngineInput,
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        priority: int = 0,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """add_request and iterate. Leaving early (cancelled, closed, failed) aborts the request.
+
+        Raises:
+            EngineDeadError: the core ended.
+            EngineGenerateError: this request failed.
+            And what `add_request` raises.
+        """
+        stream = await self.add_request(request_id, prompt, sampling_params, priority=priority)
+        try:
+            async for output in stream:
+                yield output
+        except HeadraceError:
+            raise
+        except Exception as error:
+            raise EngineGenerateError(f"request {request_id} failed: {error!r}") from error
+        finally:
+            await stream.aclose()
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End every live request with this id of the caller; its reader gets `abort`."""
+        external_ids = [request_id] if isinstance(request_id, str) else request_id
+        ended = self._front.output_processor.abort(external_ids)
+        if ended:
+            self._client.abort_requests(ended)
+
+    async def _render(self, prompt: PromptType) -> EngineInput:
+        """Tokenise; a long text beside the event loop."""
+        text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+        if not isinstance(text, str) or len(text) <= INLINE_CHARACTERS:
+            return self.renderer.render_prompt(prompt)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._tokenizing, self.renderer.render_prompt, prompt)
+
+    # State and control
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Raises UnsupportedError with skip_tokenizer_init."""
+        if self._front.tokenizer is None:
+            raise UnsupportedError("this engine has no tokenizer (skip_tokenizer_init)")
+        return self._front.tokenizer
+
+    @property
+    def is_running(self) -> bool:
+        """Whether requests can be served."""
+        return not self.errored
+
+    @property
+    def errored(self) -> bool:
+        """Whether the core has ended, or outputs cannot be processed any more."""
+        return self._outputs.error is not None or self._client.dead_error is not None
+
+    @property
+    def dead_error(self) -> BaseException:
+        """Why requests cannot be served."""
+        return self._client.dead_error or self._outputs.error or EngineDeadError()
+
+    @property
+    def scheduler_stats(self) -> SchedulerStats:
+        """The latest the core told."""
+        return self._front.stats.latest
+
+    @property
+    def num_unfinished_requests(self) -> int:
+        """Requests queued or running, and those being tokenised; with n > 1 each counts."""
+        return self._front.output_processor.num_unfinished + self._num_rendering
+
+    def check_admission(self, n: int = 1) -> None:
+        """Raise AdmissionError when n more requests would pass the queue limits."""
+        self._admission.check(
+            n, self.num_unfinished_requests, self._front.output_processor.num_queued_tokens
+        )
+
+    async def check_health(self) -> None:
+        """Raise EngineDeadError when the core has ended or gives no sign of life.
+
+        Stuck is not dead: with the core's next word this passes again.
+        """
+        self._raise_if_dead()
+        self._outputs.ensure_running()
+        is_idle = self._client.is_idle and not self._front.output_processor.num_unfinished
+        limit = IDLE_SILENCE_SECONDS if is_idle else self.config.front.heartbeat_timeout
+        silence = self._client.silence()
+        if limit and silence > limit:
+            raise EngineDeadError(f"the engine core has given no sign of life for {silence:.0f} s")
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False while blocks are in use."""
+        self._outputs.ensure_running()
+        return bool(await self._client.call(ResetPrefixCache()))
+
+    async def debug_state(self) -> dict[str, int]:
+        """Sizes of all that grows with requests, here and in the core, for leak checks."""
+        self._outputs.ensure_running()
+        core: dict[str, int] = await self._client.call(GetDebugState())
+        front = self._front.output_processor.debug_state()
+        return {
+            **{f"core.{name}": size for name, size in core.items()},
+            **{f"front.{name}": size for name, size in front.items()},
+            "front.rendering": self._num_rendering,
+        }
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """End the engine; live requests get EngineDeadError. Idempotent.
+
+        Args:
+            timeout: seconds the core may take to end before it is ended by force; default 5.
+        """
+        if self._finalizer.detach() is not None:
+            _close(self._outputs, self._client, self._tokenizing, timeout)
+
+    def _raise_if_dead(self) -> None:
+        if self.errored:
+            raise EngineDeadError(str(self.dead_error))
+
+    def __enter__(self) -> AsyncLLM:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    def __del__(self) -> None:
+        # The finalizer does the same; this is for those who call it, as they do elsewhere.
+        if hasattr(self, "_finalizer"):
+            self.shutdown()
+
+
+def _close(
+    outputs: OutputTask,
+    client: AsyncEngineCoreClient,
+    tokenizing: ThreadPoolExecutor,
+    timeout: float | None,
+) -> None:
+    outputs.stop("the engine was shut down")
+    tokenizing.shutdown(wait=False)
+    client.shutdown(timeout)

@@ -1,0 +1,138 @@
+"""What the asynchronous and the synchronous engine hold in common, and how it is made."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from headrace.config.engine import EngineConfig, ModelConfig
+from headrace.engine.core_client import EngineCoreClient
+from headrace.engine.input_processor import InputProcessor
+from headrace.engine.output_processor import OutputProcessor
+from headrace.engine.request_state import OutputSink
+from headrace.inputs import EngineInput
+from headrace.logger import make_logger
+from headrace.messages.outputs import SchedulerStats
+from headrace.messages.requests import EngineCoreRequest
+from headrace.metrics.loggers import LoggingStatLogger
+from headrace.metrics.stats import IterationStats, StatLogger
+from headrace.sampling_params import SamplingParams
+from headrace.text.renderer import Renderer
+from headrace.text.tokenizer import Tokenizer, load_tokenizer
+
+logger = make_logger(__name__)
+
+C = TypeVar("C", bound=EngineCoreClient)
+
+
+class StatsFeed:
+    """Brings measurements to the stat loggers, and keeps the latest state of the scheduler."""
+
+    def __init__(self, loggers: Sequence[StatLogger], interval: float) -> None:
+        self.latest = SchedulerStats()
+        self._loggers = list(loggers)
+        self._interval = interval
+        self._logged_at = time.monotonic()
+
+    def record(self, scheduler: SchedulerStats, iteration: IterationStats) -> None:
+        """Take in one step, or one sign of life; every `interval` seconds let the loggers speak."""
+        self.latest = scheduler
+        self._each(lambda one: one.record(scheduler, iteration))
+        if time.monotonic() - self._logged_at >= self._interval:
+            self.log()
+
+    def log(self) -> None:
+        """Let the loggers speak now."""
+        self._logged_at = time.monotonic()
+        self._each(lambda one: one.log())
+
+    def _each(self, tell: Callable[[StatLogger], None]) -> None:
+        """A logger that fails is left out from then on: measuring never ends serving."""
+        for one in list(self._loggers):
+            try:
+                tell(one)
+            except Exception:
+                logger.exception("the stat logger %s failed and is left out", type(one).__name__)
+                self._loggers.remove(one)
+
+
+@dataclass(slots=True)
+class EngineFront:
+    """The parts of the front half that do not care how the caller waits."""
+
+    tokenizer: Tokenizer | None
+    renderer: Renderer
+    input_processor: InputProcessor
+    output_processor: OutputProcessor
+    stats: StatsFeed
+
+
+def make_front(
+    config: EngineConfig,
+    make_client: Callable[[], C],
+    stat_loggers: Sequence[StatLogger] | None,
+) -> tuple[C, EngineFront]:
+    """Start the core, and meanwhile load the tokenizer. A failure of either leaves nothing behind.
+
+    Raises: what `make_client` and `load_tokenizer` raise.
+    """
+    with ThreadPoolExecutor(1, "load-tokenizer") as pool:
+        loading = pool.submit(_load_text, config.model)
+        client = make_client()
+        try:
+            tokenizer, renderer = loading.result()
+            if stat_loggers is None:
+                stat_loggers = [LoggingStatLogger()] if config.front.log_stats else []
+            front = EngineFront(
+                tokenizer,
+                renderer,
+                InputProcessor(config, client.ready, tokenizer),
+                OutputProcessor(tokenizer, config.front.stream_interval),
+                StatsFeed(stat_loggers, config.front.stats_interval),
+            )
+        except BaseException:
+            client.shutdown()
+            raise
+    return client, front
+
+
+def _load_text(config: ModelConfig) -> tuple[Tokenizer | None, Renderer]:
+    tokenizer = None if config.tokenizer is None else load_tokenizer(config.tokenizer)
+    return tokenizer, Renderer(tokenizer, config)
+
+
+def submit(
+    client: EngineCoreClient,
+    front: EngineFront,
+    request: EngineCoreRequest,
+    external_id: str,
+    prompt: EngineInput,
+    params: SamplingParams,
+    sink: OutputSink,
+) -> list[str]:
+    """Take a checked request in and send it. When that fails, nothing of it stays anywhere.
+
+    Returns:
+        Its ids in the core, n of them.
+
+    Raises: what `EngineCoreClient.add_request` raises.
+    """
+    children = front.output_processor.add_request(request, external_id, prompt, params, sink)
+    ids = [child.request_id for child in children]
+    try:
+        for child in children:
+            client.add_request(child)
+    except BaseException:
+        release(client, front, ids)
+        raise
+    return ids
+
+
+def release(client: EngineCoreClient, front: EngineFront, request_ids: list[str]) -> None:
+    """Forget requests here and in the core. Unknown and finished ids are fine."""
+    live = front.output_processor.release(request_ids)
+    if live:
+        client.abort_requests(live)

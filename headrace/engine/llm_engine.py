@@ -1,0 +1,230 @@
+"""The engine for a caller that waits: add requests, step until they are done.
+
+The seam under the offline class; the asynchronous face of the same parts is AsyncLLM.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from functools import partial
+from types import TracebackType
+
+from headrace.config.args import EngineArgs
+from headrace.config.engine import EngineConfig
+from headrace.engine.core_client import SyncEngineCoreClient, make_sync_client
+from headrace.engine.event_loop import running_loop
+from headrace.engine.front import make_front, release, submit
+from headrace.engine.input_processor import check_types
+from headrace.engine.launch import EXECUTOR_FACTORY, OnStage
+from headrace.engine.setup import make_engine_config
+from headrace.errors import ConfigError, EngineDeadError, UnsupportedError
+from headrace.inputs import EngineInput, PromptType
+from headrace.logger import make_logger
+from headrace.messages.outputs import SchedulerStats
+from headrace.messages.requests import GetDebugState, ResetPrefixCache
+from headrace.metrics.stats import StatLogger
+from headrace.outputs import RequestOutput
+from headrace.sampling_params import SamplingParams
+from headrace.text.tokenizer import Tokenizer
+
+logger = make_logger(__name__)
+
+MULTIPROCESSING_ENV = "HEADRACE_ENABLE_MULTIPROCESSING"
+
+
+class _OutputList:
+    """An OutputSink that keeps outputs until the end of the step."""
+
+    def __init__(self) -> None:
+        self._outputs: list[RequestOutput] = []
+
+    def put(self, output: RequestOutput) -> None:
+        self._outputs.append(output)
+
+    def fail(self, error: Exception) -> None:
+        """`step` raises it."""
+
+    def take(self) -> list[RequestOutput]:
+        outputs, self._outputs = self._outputs, []
+        return outputs
+
+
+class LLMEngine:
+    """An engine that works while it is stepped. For one thread.
+
+    Args:
+        config: resolved settings.
+        stat_loggers: where measurements go; None is a line in the log now and then.
+        multiprocess: whether the core has a process of its own; None: as the environment variable
+            HEADRACE_ENABLE_MULTIPROCESSING (0 or 1) and `config.front.multiprocess` say.
+        on_stage: told about the start as it goes on.
+        executor_factory: `module:function` of the core's executor; the seam for tests.
+
+    Raises:
+        ConfigError, ModelError, EngineStartError: it cannot be started, in one line.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        stat_loggers: Sequence[StatLogger] | None = None,
+        multiprocess: bool | None = None,
+        on_stage: OnStage | None = None,
+        executor_factory: str = EXECUTOR_FACTORY,
+    ) -> None:
+        _warn_in_event_loop()
+        self.config = config
+        if multiprocess is None:
+            multiprocess = config.front.multiprocess and is_multiprocessing_enabled()
+        start = partial(
+            make_sync_client,
+            config,
+            multiprocess=multiprocess,
+            on_stage=on_stage,
+            executor_factory=executor_factory,
+        )
+        self._client: SyncEngineCoreClient
+        self._client, self._front = make_front(config, start, stat_loggers)
+        self._outputs = _OutputList()
+        self.renderer = self._front.renderer
+        self.max_model_len = self._client.ready.max_model_len
+
+    @classmethod
+    def from_engine_args(
+        cls,
+        engine_args: EngineArgs,
+        *,
+        stat_loggers: Sequence[StatLogger] | None = None,
+        multiprocess: bool | None = None,
+        on_stage: OnStage | None = None,
+    ) -> LLMEngine:
+        """Find the model, decide all settings, start the engine."""
+        return cls(
+            make_engine_config(engine_args),
+            stat_loggers=stat_loggers,
+            multiprocess=multiprocess,
+            on_stage=on_stage,
+        )
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Raises UnsupportedError with skip_tokenizer_init."""
+        if self._front.tokenizer is None:
+            raise UnsupportedError("this engine has no tokenizer (skip_tokenizer_init)")
+        return self._front.tokenizer
+
+    @property
+    def scheduler_stats(self) -> SchedulerStats:
+        """The latest the core told."""
+        return self._front.stats.latest
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: PromptType | EngineInput,
+        params: SamplingParams,
+        arrival_time: float | None = None,
+        *,
+        priority: int = 0,
+    ) -> str:
+        """Check a request and queue it. Returns its id inside the engine.
+
+        Raises:
+            TypeError: the id is no string, or the parameters are no SamplingParams.
+            ValidationError, UnsupportedError, EngineDeadError: nothing has been queued.
+        """
+        check_types(request_id, params)
+        if not isinstance(prompt, EngineInput):
+            prompt = self.renderer.render_prompt(prompt)
+        request = self._front.input_processor.process(
+            request_id, prompt, params, priority=priority, arrival_time=arrival_time
+        )
+        submit(self._client, self._front, request, request_id, prompt, params, self._outputs)
+        return request.request_id
+
+    def step(self) -> list[RequestOutput]:
+        """Wait for the next step of the core; what it means for the requests.
+
+        Raises:
+            EngineDeadError: the core ended; no request is live any more.
+        """
+        _warn_in_event_loop()
+        processor = self._front.output_processor
+        if not processor.num_unfinished:
+            return self._outputs.take()
+        try:
+            outputs = self._client.get_outputs()
+        except EngineDeadError as error:
+            processor.fail_all(str(error))
+            raise
+        iteration = processor.start_iteration(outputs)
+        to_abort = processor.process(outputs.outputs, outputs.timestamp, iteration)
+        if to_abort:
+            self._client.abort_requests(to_abort)
+        self._front.stats.record(outputs.stats, iteration)
+        return self._outputs.take()
+
+    def abort_request(self, request_ids: Iterable[str]) -> None:
+        """Forget every live request with these ids of the caller. Nothing more comes of them."""
+        ids = self._front.output_processor.ids_of(request_ids)
+        release(self._client, self._front, ids)
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether `step` has something to wait for."""
+        return self._front.output_processor.num_unfinished > 0
+
+    def get_num_unfinished_requests(self) -> int:
+        """Live requests; with n > 1 each of the n counts."""
+        return self._front.output_processor.num_unfinished
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False while blocks are in use."""
+        return bool(self._client.call(ResetPrefixCache()))
+
+    def debug_state(self) -> dict[str, int]:
+        """Sizes of all that grows with requests, here and in the core, for leak checks."""
+        core: dict[str, int] = self._client.call(GetDebugState())
+        front = self._front.output_processor.debug_state()
+        return {
+            **{f"core.{name}": size for name, size in core.items()},
+            **{f"front.{name}": size for name, size in front.items()},
+        }
+
+    def do_log_stats(self) -> None:
+        """Let the stat loggers speak now."""
+        self._front.stats.log()
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """End the engine. Idempotent; happens by itself when nobody holds it any more."""
+        self._front.output_processor.fail_all("the engine was shut down")
+        self._client.shutdown(timeout)
+
+    def __enter__(self) -> LLMEngine:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+
+def is_multiprocessing_enabled() -> bool:
+    """What HEADRACE_ENABLE_MULTIPROCESSING says; yes by default.
+
+    Raises:
+        ConfigError: it is neither 0 nor 1.
+    """
+    text = os.environ.get(MULTIPROCESSING_ENV, "1")
+    if text not in ("0", "1"):
+        raise ConfigError(f"{MULTIPROCESSING_ENV} must be 0 or 1, got {text!r}")
+    return text == "1"
+
+
+def _warn_in_event_loop() -> None:
+    if running_loop() is not None:
+        logger.warning_once("LLMEngine blocks the event loop it is used in; AsyncLLM does not")

@@ -1,0 +1,178 @@
+"""One live request in the front process: its text, what has been passed on, and its times.
+
+Makes the outputs users see from the core's; knows no other request but its siblings' parent.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headrace.engine.logprobs import TokenText, to_map, to_prompt_maps
+from headrace.engine.parallel_sampling import ParentRequest
+from headrace.inputs import EngineInput
+from headrace.messages.outputs import EngineCoreOutput, FinishReason
+from headrace.outputs import CompletionOutput, RequestMetrics, RequestOutput, TokenLogprobMap
+from headrace.sampling_params import RequestOutputKind, SamplingParams
+from headrace.text.detokenizer import IncrementalDetokenizer
+
+
+class OutputSink(Protocol):
+    """Where the outputs of one request go. Never blocks; called by whoever processes outputs."""
+
+    def put(self, output: RequestOutput) -> None:
+        """Take in an output; a part with finish_reason `error` has failed."""
+        ...
+
+    def fail(self, error: Exception) -> None:
+        """The engine cannot go on; there will be no more outputs."""
+        ...
+
+
+class RequestState:
+    """A request from its start to its last output.
+
+    Args:
+        request_id: in the core; `external_id` is the caller's.
+        prompt: as rendered.
+        params: as the caller gave them.
+        sink: where outputs go.
+        arrival_time: wall clock.
+        detokenizer: None when the answer has no text.
+        token_text: for log-probabilities; None without a tokenizer.
+        stream_interval: tokens between two outputs; the first and the last are always given.
+        parent, index: with n > 1, what it shares with its siblings, and which one it is.
+        keeps_metrics: whether outputs carry metrics.
+    """
+
+    __slots__ = (
+        "_cumulative_logprob", "_has_sent", "_logprobs", "_num_sent", "_prompt_logprobs",
+        "_stream_interval", "_token_ids", "_token_text", "detokenizer", "external_id", "index",
+        "kind", "last_token_at", "max_tokens", "metrics", "n", "num_cached_tokens", "parent",
+        "prompt", "request_id", "sink",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        request_id: str,
+        external_id: str,
+        prompt: EngineInput,
+        params: SamplingParams,
+        sink: OutputSink,
+        *,
+        arrival_time: float,
+        detokenizer: IncrementalDetokenizer | None,
+        token_text: TokenText | None,
+        stream_interval: int = 1,
+        parent: ParentRequest | None = None,
+        index: int = 0,
+    ) -> None:
+        self.request_id = request_id
+        self.external_id = external_id
+        self.prompt = prompt
+        self.kind = params.output_kind
+        self.n = params.n
+        self.max_tokens = params.max_tokens
+        self.sink = sink
+        self.parent = parent
+        self.index = index
+        self.detokenizer = detokenizer
+        self.metrics = RequestMetrics(arrival_time)
+        self.last_token_at: float | None = None
+        """Core clock; None until the first token."""
+        self._token_ids: list[int] = [] if detokenizer is None else detokenizer.token_ids
+        self._token_text = token_text
+        self._stream_interval = stream_interval
+        self._num_sent = 0
+        self._has_sent = False
+        wants_logprobs = params.logprobs is not None
+        self._logprobs: list[TokenLogprobMap] | None = [] if wants_logprobs else None
+        self._cumulative_logprob = 0.0
+        self._prompt_logprobs: list[TokenLogprobMap | None] | None = None
+        self.num_cached_tokens: int | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Generated tokens that belong to the answer."""
+        return len(self._token_ids)
+
+    def update(self, output: EngineCoreOutput) -> tuple[str | None, int | str | None]:
+        """Take in what the core gave. Returns finish_reason and stop_reason, stop strings seen."""
+        reason, stop_reason = output.finish_reason, output.stop_reason
+        if self.num_cached_tokens is None:
+            self.num_cached_tokens = output.num_cached_tokens
+        matched = None
+        if self.detokenizer is None:
+            self._token_ids.extend(output.new_token_ids)
+        elif output.new_token_ids:
+            is_stopped = reason is FinishReason.STOP
+            matched = self.detokenizer.update(output.new_token_ids, stop_terminated=is_stopped)
+        if output.logprobs is not None and self._logprobs is not None:
+            # A stop string may have cut tokens off.
+            for entry in output.logprobs[: len(self._token_ids) - len(self._logprobs)]:
+                self._logprobs.append(to_map(entry, self._token_text))
+                self._cumulative_logprob += entry.logprobs[0]
+        if output.prompt_logprobs is not None:
+            self._prompt_logprobs = to_prompt_maps(output.prompt_logprobs, self._token_text)
+        if matched is not None:
+            return "stop", matched
+        return (None if reason is None else str(reason)), stop_reason
+
+    def make_output(
+        self,
+        finish_reason: str | None,
+        stop_reason: int | str | None = None,
+        error: str | None = None,
+    ) -> RequestOutput | None:
+        """What is to be passed on now; None when nothing is yet."""
+        is_finished = finish_reason is not None
+        if not is_finished:
+            if self.kind is RequestOutputKind.FINAL_ONLY:
+                return None
+            num_new = len(self._token_ids) - self._num_sent
+            if num_new < self._stream_interval and self._has_sent:
+                return None
+        answer = self._make_answer(finish_reason, stop_reason, error)
+        parent = self.parent
+        if parent is None:
+            return self._wrap([answer], is_finished)
+        answers, is_last = parent.take(answer)
+        return self._wrap(answers, is_last) if answers else None
+
+    def _make_answer(
+        self, finish_reason: str | None, stop_reason: int | str | None, error: str | None
+    ) -> CompletionOutput:
+        is_delta = self.kind is RequestOutputKind.DELTA
+        start = self._num_sent if is_delta else 0
+        text = ""
+        if self.detokenizer is not None:
+            is_finished = finish_reason is not None
+            text = self.detokenizer.next_text(finished=is_finished, delta=is_delta)
+        logprobs = self._logprobs
+        answer = CompletionOutput(
+            self.index,
+            text,
+            self._token_ids[start:],
+            None if logprobs is None else self._cumulative_logprob,
+            None if logprobs is None else logprobs[start:],
+            finish_reason,
+            stop_reason,
+            error,
+        )
+        self._num_sent = len(self._token_ids)
+        return answer
+
+    def _wrap(self, answers: list[CompletionOutput], is_finished: bool) -> RequestOutput:
+        prompt_logprobs = self._prompt_logprobs
+        if self.kind is RequestOutputKind.DELTA and self._has_sent:
+            prompt_logprobs = None
+        self._has_sent = True
+        return RequestOutput(
+            self.external_id,
+            self.prompt.prompt,
+            self.prompt.prompt_token_ids,
+            answers,
+            is_finished,
+            prompt_logprobs,
+            self.num_cached_tokens,
+            self.metrics,
+        )
