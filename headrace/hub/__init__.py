@@ -1,1 +1,5 @@
-"""Model folders: finding, downloading, reading what they say about themselves."""
+"""Model folders, files and downloads: what is known about a model before a weight is read."""
+
+from headrace.hub.lookup import find_model
+
+__all__ = ["find_model"]
