@@ -3,9 +3,11 @@
 
 namespace nb = nanobind;
 
+void bind_ops(nb::module_&);
 void bind_sampling(nb::module_&);
 
 NB_MODULE(_native, m) {
   m.doc() = "headrace's native kernels";
+  bind_ops(m);
   bind_sampling(m);
 }

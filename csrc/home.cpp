@@ -1,0 +1,109 @@
+#include "home.h"
+
+#include <stdexcept>
+
+#include "cpu.h"
+#include "formats.h"
+#include "thread_pool.h"
+
+namespace headrace {
+namespace {
+
+constexpr int kMaxHeadDim = 1024;
+
+std::string shape(const StoredMatrix& m) {
+  return "[" + std::to_string(m.rows) + ", " + std::to_string(m.depth) + "]";
+}
+
+int threads_to_use(int num_threads) {
+  if (num_threads < 0) throw std::invalid_argument("num_threads is negative");
+  return num_threads == 0 ? available_cores() : num_threads;
+}
+
+}  // namespace
+
+Home::Home(const std::string& isa, int num_threads)
+    : kernels_(kernels_by_name(isa)), num_threads_(threads_to_use(num_threads)) {}
+
+std::vector<PanelRef> Home::pack(const StoredMatrix& matrix, int first_column) {
+  const int count = num_panels(matrix.rows);
+  const std::size_t size = panel_bytes(matrix.format, matrix.depth);
+  std::uint8_t* data = arena_->allocate(size * static_cast<std::size_t>(count));
+  std::vector<PanelRef> panels;
+  for (int p = 0; p < count; ++p) {
+    const int left = matrix.rows - p * kPanelWidth;
+    panels.push_back({data + static_cast<std::size_t>(p) * size, matrix.format,
+                      first_column + p * kPanelWidth, left < kPanelWidth ? left : kPanelWidth});
+  }
+  parallel(num_threads_, count, [&](int p) {
+    pack_panel(matrix, p, data + static_cast<std::size_t>(p) * size);
+  });
+  return panels;
+}
+
+std::shared_ptr<Linear> Home::prepare_linear(const std::vector<StoredMatrix>& parts) {
+  if (parts.empty()) throw std::invalid_argument("prepare_linear: no parts");
+  auto linear = std::make_shared<Linear>();
+  linear->memory = arena_;
+  linear->depth = parts[0].depth;
+  for (const StoredMatrix& part : parts) {
+    if (part.depth != linear->depth) {
+      throw std::invalid_argument("prepare_linear: parts " + shape(parts[0]) + " and " +
+                                  shape(part) + " differ in columns");
+    }
+    const std::vector<PanelRef> panels = pack(part, linear->width);
+    linear->panels.insert(linear->panels.end(), panels.begin(), panels.end());
+    linear->width += part.rows;
+  }
+  return linear;
+}
+
+std::shared_ptr<Linear> Home::prepare_gated(const StoredMatrix& gate, const StoredMatrix& up) {
+  if (gate.rows != up.rows || gate.depth != up.depth) {
+    throw std::invalid_argument("prepare_gated: gate is " + shape(gate) + ", up " + shape(up));
+  }
+  auto linear = std::make_shared<Linear>();
+  linear->memory = arena_;
+  linear->depth = gate.depth;
+  linear->width = gate.rows;
+  linear->gated = true;
+  const std::vector<PanelRef> gates = pack(gate, 0), ups = pack(up, 0);
+  for (std::size_t p = 0; p < gates.size(); ++p) {
+    linear->panels.push_back(gates[p]);
+    linear->panels.push_back(ups[p]);
+  }
+  return linear;
+}
+
+std::shared_ptr<KvCache> Home::make_cache(int num_blocks, int block_size, int num_kv_heads,
+                                          int head_dim, const std::string& dtype) const {
+  const bool is_bf16 = dtype == "bfloat16";
+  if (!is_bf16 && dtype != "float32") {
+    throw std::invalid_argument("make_kv_caches: dtype is '" + dtype +
+                                "', not bfloat16 or float32");
+  }
+  if (block_size < 8 || block_size > 256 || (block_size & (block_size - 1))) {
+    throw std::invalid_argument("make_kv_caches: block_size " + std::to_string(block_size) +
+                                " is not a power of two from 8 to 256");
+  }
+  if (num_blocks < 1 || num_kv_heads < 1 || head_dim < 1 || head_dim > kMaxHeadDim) {
+    throw std::invalid_argument("make_kv_caches: " + std::to_string(num_blocks) + " blocks, " +
+                                std::to_string(num_kv_heads) + " heads of " +
+                                std::to_string(head_dim) + "; heads are at most 1024 wide");
+  }
+  const std::size_t bytes = static_cast<std::size_t>(num_blocks) *
+                            static_cast<std::size_t>(num_kv_heads) *
+                            static_cast<std::size_t>(block_size) *
+                            static_cast<std::size_t>(head_dim) * (is_bf16 ? 2 : 4);
+  auto cache = std::make_shared<KvCache>();
+  cache->keys = Region(bytes);
+  cache->values = Region(bytes);
+  cache->is_bf16 = is_bf16;
+  cache->num_blocks = num_blocks;
+  cache->block_size = block_size;
+  cache->num_kv_heads = num_kv_heads;
+  cache->head_dim = head_dim;
+  return cache;
+}
+
+}  // namespace headrace

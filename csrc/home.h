@@ -1,0 +1,71 @@
+// What is prepared at load: packed matrices, embedding tables and KV caches, made by a Home that
+// knows the instruction set and the number of threads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels.h"
+#include "memory.h"
+#include "packing.h"
+
+namespace headrace {
+
+// A matrix [width, depth] in panels; a gated one holds each gate panel beside its up panel.
+struct Linear {
+  std::shared_ptr<Arena> memory;
+  std::vector<PanelRef> panels;
+  int depth = 0;
+  int width = 0;
+  bool gated = false;
+};
+
+// An embedding table [rows, width], left where it is stored. `owner` keeps those bytes alive.
+struct Table {
+  std::shared_ptr<void> owner;
+  const std::uint8_t* data = nullptr;
+  Format format = Format::F32;
+  int rows = 0;
+  int width = 0;
+};
+
+struct KvCache {
+  Region keys;
+  Region values;
+  bool is_bf16 = true;
+  int num_blocks = 0;
+  int block_size = 0;
+  int num_kv_heads = 0;
+  int head_dim = 0;
+
+  CacheView view() const {
+    return {keys.data(), values.data(), is_bf16, block_size, num_kv_heads, head_dim};
+  }
+};
+
+class Home {
+ public:
+  // Throws std::invalid_argument for an unknown instruction set or a negative number of threads.
+  Home(const std::string& isa, int num_threads);
+
+  const Kernels& kernels() const { return kernels_; }
+  int num_threads() const { return num_threads_; }
+  std::size_t weight_bytes() const { return arena_->allocated(); }
+
+  // The matrices below one another. Throws std::invalid_argument when their depths differ.
+  std::shared_ptr<Linear> prepare_linear(const std::vector<StoredMatrix>& parts);
+  std::shared_ptr<Linear> prepare_gated(const StoredMatrix& gate, const StoredMatrix& up);
+  std::shared_ptr<KvCache> make_cache(int num_blocks, int block_size, int num_kv_heads,
+                                      int head_dim, const std::string& dtype) const;
+
+ private:
+  std::vector<PanelRef> pack(const StoredMatrix& matrix, int first_column);
+
+  const Kernels& kernels_;
+  int num_threads_;
+  std::shared_ptr<Arena> arena_ = std::make_shared<Arena>();
+};
+
+}  // namespace headrace

@@ -1,0 +1,137 @@
+#include "instructions.h"
+
+#include <cmath>
+
+#include "formats.h"
+#include "frame.h"
+
+namespace headrace {
+namespace {
+
+// Rows of activations that stay in a core's second cache while panels pass by.
+constexpr std::size_t kRowCacheBytes = 192 * 1024;
+// Rows always done in one go: splitting them would read the weights twice from memory.
+constexpr int kRowsTogether = 64;
+
+const float* or_null(const std::vector<float>& values) {
+  return values.empty() ? nullptr : values.data();
+}
+
+int row_chunk(const Kernels& kernels, int num_rows, int depth) {
+  if (num_rows <= kRowsTogether) return num_rows;
+  const std::size_t row_bytes = static_cast<std::size_t>(depth) * (kernels.needs_bf16 ? 2 : 4);
+  const int block = kernels.row_block;
+  const int fit = std::clamp(static_cast<int>(kRowCacheBytes / row_bytes), 4 * block, 20 * block);
+  const int chunks = (num_rows + fit - 1) / fit;
+  return ((num_rows + chunks - 1) / chunks + block - 1) / block * block;
+}
+
+}  // namespace
+
+void EmbeddingOp::run(Frame& frame) const {
+  const Rows out = frame.slots[static_cast<std::size_t>(output)];
+  const std::size_t bytes = row_bytes(table_->format, table_->width);
+  frame.for_rows(4 * static_cast<std::size_t>(table_->width), [&](int begin, int end) {
+    for (int r = begin; r < end; ++r) {
+      float* row = out.data + r * out.stride;
+      const auto id = static_cast<std::size_t>(frame.step->input_ids[r]);
+      dequantize_row(table_->format, table_->data + id * bytes, table_->width, row);
+      if (scale_ == 1.0f) continue;
+      for (int i = 0; i < table_->width; ++i) row[i] *= scale_;
+    }
+  });
+}
+
+void RmsNormOp::run(Frame& frame) const {
+  const Rows x = frame.slots[static_cast<std::size_t>(inputs[0])];
+  const Rows y = frame.slots[static_cast<std::size_t>(output)];
+  const int width = static_cast<int>(weight_.size());
+  const NormArgs args{x.data, x.stride, weight_.data(), eps_, width, y.data, y.stride};
+  frame.for_rows(weight_.size(),
+                 [&](int begin, int end) { frame.kernels.rms_norm(args, begin, end); });
+}
+
+void AddOp::run(Frame& frame) const {
+  const Rows x = frame.slots[static_cast<std::size_t>(inputs[0])];
+  const Rows y = frame.slots[static_cast<std::size_t>(inputs[1])];
+  const Rows sum = frame.slots[static_cast<std::size_t>(output)];
+  const AddArgs args{x.data, x.stride, y.data, y.stride, width_, sum.data, sum.stride};
+  frame.for_rows(static_cast<std::size_t>(width_),
+                 [&](int begin, int end) { frame.kernels.add(args, begin, end); });
+}
+
+void LinearOp::run(Frame& frame) const {
+  const Kernels& kernels = frame.kernels;
+  const Rows x = frame.slots[static_cast<std::size_t>(inputs[0])];
+  const Rows y = frame.slots[static_cast<std::size_t>(output)];
+  const Rows residual =
+      inputs.size() > 1 ? frame.slots[static_cast<std::size_t>(inputs[1])] : Rows{};
+  const int num_rows = frame.num_rows, depth = weight_->depth;
+  LinearArgs args{x.data,          x.stride,      nullptr,         0,
+                  depth,           weight_->panels.data(), activation_, or_null(bias_),
+                  residual.data,   residual.stride, y.data,        y.stride};
+  if (kernels.needs_bf16) {
+    const std::ptrdiff_t stride = (depth + kBlockDepth - 1) / kBlockDepth * kBlockDepth;
+    auto* rounded = static_cast<std::uint16_t*>(
+        frame.work(0, static_cast<std::size_t>(num_rows * stride) * sizeof(std::uint16_t)));
+    frame.for_rows(static_cast<std::size_t>(depth), [&](int begin, int end) {
+      kernels.round_rows(x.data + begin * x.stride, x.stride, depth, rounded + begin * stride,
+                         stride, end - begin);
+    });
+    args.x_bf16 = rounded;
+    args.x_bf16_stride = stride;
+  }
+
+  // Four panels go well together (two gated pairs); enough tasks that threads end together.
+  constexpr int kGroup = 4;
+  const int panels = static_cast<int>(weight_->panels.size());
+  const int chunk = row_chunk(kernels, num_rows, depth);
+  const int row_tasks = (num_rows + chunk - 1) / chunk;
+  const std::size_t cost = static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(depth) *
+                           static_cast<std::size_t>(panels);
+  const int threads = cost < kWorthSharing ? 1 : frame.num_threads;
+  const int groups = (panels + kGroup - 1) / kGroup;
+  const int wanted = threads == 1 ? 1 : std::max(1, 8 * threads / row_tasks);
+  const int panel_tasks = std::min(groups, wanted);
+  const std::size_t scratch = kernels.linear_scratch(depth, chunk);
+  parallel(threads, row_tasks * panel_tasks, [&](int task) {
+    const int row = task / panel_tasks * chunk, part = task % panel_tasks;
+    const auto bound = [&](int p) {
+      return std::min(panels, kGroup * static_cast<int>(static_cast<std::int64_t>(groups) * p /
+                                                         panel_tasks));
+    };
+    kernels.linear(args, row, std::min(num_rows, row + chunk), bound(part), bound(part + 1),
+                   thread_scratch(scratch));
+  });
+}
+
+void RopeOp::run(Frame& frame) const {
+  const Rows out = frame.slots[static_cast<std::size_t>(output)];
+  const std::size_t num_pairs = inv_freq_.size();
+  frame.for_rows(80 * num_pairs, [&](int begin, int end) {
+    for (int r = begin; r < end; ++r) {
+      const auto position = static_cast<float>(frame.step->positions[r]);
+      float* row = out.data + r * out.stride;
+      for (std::size_t i = 0; i < num_pairs; ++i) {
+        const float angle = position * inv_freq_[i];
+        row[i] = std::cos(angle) * scale_;
+        row[num_pairs + i] = std::sin(angle) * scale_;
+      }
+    }
+  });
+}
+
+void RopeAndCacheOp::run(Frame& frame) const {
+  const Rows qkv = frame.slots[static_cast<std::size_t>(inputs[0])];
+  const Rows rope = frame.slots[static_cast<std::size_t>(inputs[1])];
+  const Rows q = frame.slots[static_cast<std::size_t>(output)];
+  const RopeArgs args{qkv.data,         qkv.stride,       rope.data, rope.stride,
+                      num_pairs_,       num_heads_,       or_null(q_norm_), or_null(k_norm_),
+                      eps_,             cache_->view(),   frame.step->slot_mapping,
+                      q.data,           q.stride};
+  const int heads = num_heads_ + 4 * cache_->num_kv_heads;
+  frame.for_rows(static_cast<std::size_t>(heads * cache_->head_dim),
+                 [&](int begin, int end) { frame.kernels.rope_and_cache(args, begin, end); });
+}
+
+}  // namespace headrace

@@ -1,0 +1,122 @@
+#include "packing.h"
+
+#include <cstring>
+
+#include "formats.h"
+#include "panel_layout.h"
+
+namespace headrace {
+namespace {
+
+template <typename T>
+void put(std::uint8_t* out, int index, T value) {
+  std::memcpy(out + static_cast<std::size_t>(index) * sizeof value, &value, sizeof value);
+}
+
+// F32 and F16: [k][16].
+template <typename T>
+void pack_values(const std::uint8_t* row, int depth, int lane, std::uint8_t* out) {
+  for (int k = 0; k < depth; ++k) {
+    T value;
+    std::memcpy(&value, row + static_cast<std::size_t>(k) * sizeof value, sizeof value);
+    put(out, k * kPanelWidth + lane, value);
+  }
+}
+
+// BF16: [k / 2][16][2].
+void pack_pairs(const std::uint8_t* row, int depth, int lane, std::uint8_t* out) {
+  for (int k = 0; k < depth; k += 2) {
+    std::uint32_t pair = 0;
+    std::memcpy(&pair, row + 2 * static_cast<std::size_t>(k), k + 1 < depth ? 4 : 2);
+    put(out, k / 2 * kPanelWidth + lane, pair);
+  }
+}
+
+// The share of one output lane in the group header and in the header of block b of the group.
+void pack_headers(Format format, const StoredBlock& block, int b, int lane, std::uint8_t* group,
+                  std::uint8_t* header) {
+  switch (format) {
+    case Format::Q4_1:
+    case Format::Q5_1:
+      put(header, kPanelWidth + lane, block.m);
+      [[fallthrough]];
+    case Format::Q8_0:
+    case Format::Q4_0:
+    case Format::Q5_0:
+      put(header, lane, block.d);
+      break;
+    case Format::Q6_K:
+      put(group, lane, block.d);
+      put(header, lane, block.scales[2 * b]);
+      put(header, kPanelWidth + lane, block.scales[2 * b + 1]);
+      break;
+    default:  // Q4_K, Q5_K
+      put(group, lane, block.d);
+      put(group, kPanelWidth + lane, block.m);
+      put(header, lane, block.scales[b]);
+      put(header, kPanelWidth + lane, block.minimums[b]);
+  }
+}
+
+// 32 codes of one lane: bytes, or nibbles with their high bits apart.
+void pack_codes(const PanelLayout& layout, const std::uint8_t* codes, int lane,
+                std::uint8_t* quants) {
+  if (layout.quant_bytes == kBlockDepth * kPanelWidth) {
+    for (int k = 0; k < kBlockDepth; ++k) quants[k * kPanelWidth + lane] = codes[k];
+    return;
+  }
+  for (int j = 0; j < kBlockDepth / 2; ++j) {
+    const int low = codes[2 * j] & 15, high = codes[2 * j + 1] & 15;
+    quants[j * kPanelWidth + lane] = static_cast<std::uint8_t>(low | high << 4);
+  }
+  const int num_words = layout.high_bytes / (4 * kPanelWidth);
+  const int bits = num_words;  // per weight, so that each word is full
+  for (int word = 0; word < num_words; ++word) {
+    const int count = 32 / bits;
+    std::uint32_t packed = 0;
+    for (int i = 0; i < count; ++i) {
+      packed |= static_cast<std::uint32_t>(codes[word * count + i] >> 4) << (i * bits);
+    }
+    put(quants + layout.quant_bytes, word * kPanelWidth + lane, packed);
+  }
+}
+
+void pack_blocks(Format format, const std::uint8_t* row, int depth, int lane, std::uint8_t* out) {
+  const PanelLayout& layout = kPanelLayouts[static_cast<int>(format)];
+  const FormatInfo& info = format_info(format);
+  StoredBlock block;
+  for (int k = 0; k < depth; k += info.block_size, row += info.block_bytes) {
+    read_block(format, row, block);
+    std::uint8_t* header = out + layout.group_header;
+    for (int b = 0; b < layout.group_blocks; ++b, header += layout.block_bytes()) {
+      pack_headers(format, block, b, lane, out, header);
+      pack_codes(layout, block.codes + b * kBlockDepth, lane, header + layout.block_header);
+    }
+    out += layout.group_bytes();
+  }
+}
+
+}  // namespace
+
+std::size_t panel_bytes(Format format, int depth) {
+  const PanelLayout& layout = kPanelLayouts[static_cast<int>(format)];
+  const int num_blocks = (depth + kBlockDepth - 1) / kBlockDepth;
+  const int num_groups = (num_blocks + layout.group_blocks - 1) / layout.group_blocks;
+  return static_cast<std::size_t>(num_groups) * static_cast<std::size_t>(layout.group_bytes());
+}
+
+void pack_panel(const StoredMatrix& m, int panel, std::uint8_t* out) {
+  const std::size_t stride = row_bytes(m.format, m.depth);
+  const int first = panel * kPanelWidth;
+  for (int lane = 0; lane < kPanelWidth && first + lane < m.rows; ++lane) {
+    const std::uint8_t* row = m.data + static_cast<std::size_t>(first + lane) * stride;
+    switch (m.format) {
+      case Format::F32: pack_values<std::uint32_t>(row, m.depth, lane, out); break;
+      case Format::F16: pack_values<std::uint16_t>(row, m.depth, lane, out); break;
+      case Format::BF16: pack_pairs(row, m.depth, lane, out); break;
+      default: pack_blocks(m.format, row, m.depth, lane, out);
+    }
+  }
+}
+
+}  // namespace headrace

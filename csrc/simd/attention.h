@@ -1,0 +1,300 @@
+// Attention through the paged cache with a running softmax. What is added to what depends only on
+// a query's absolute position: key tiles and partitions begin at fixed places, keys out of sight
+// are left out of every sum, and partitions are merged in order.
+#pragma once
+
+#include "simd/math.h"
+#include "simd/tile.h"
+
+namespace headrace {
+namespace {
+
+constexpr float kMinusInfinity = -__builtin_inff();
+
+inline int padded_dim(int head_dim) {
+  return (head_dim + kPanelWidth - 1) / kPanelWidth * kPanelWidth;
+}
+
+inline float exp1(float x) { return exp(set1(x))[0]; }
+
+// The softmax so far of one row: largest score, sum of weights, weighted sum of values.
+struct RunningRow {
+  float* maximum;
+  float* sum;
+  float* values;
+};
+
+inline void scale_row(float* values, float factor, int width) {
+  if (factor == 1.0f) return;
+  for (int i = 0; i < width; i += kLanes) store(values + i, load(values + i) * factor);
+}
+
+// Fold a finished partition into the rows before it.
+inline void merge_row(const RunningRow& total, const RunningRow& part, int width) {
+  const float maximum = *part.maximum > *total.maximum ? *part.maximum : *total.maximum;
+  const vf keep = set1(exp1(*total.maximum - maximum));
+  const vf take = set1(exp1(*part.maximum - maximum));
+  *total.sum = *total.sum * keep[0] + *part.sum * take[0];
+  *total.maximum = maximum;
+  for (int i = 0; i < width; i += kLanes) {
+    store(total.values + i, fma(load(part.values + i), take, load(total.values + i) * keep));
+  }
+}
+
+inline void clear_row(const RunningRow& row, int width) {
+  *row.maximum = kMinusInfinity;
+  *row.sum = 0.0f;
+  std::memset(row.values, 0, sizeof(float) * static_cast<std::size_t>(width));
+}
+
+inline void write_row(const RunningRow& row, int head_dim, float* out) {
+  const float scale = 1.0f / *row.sum;
+  for (int i = 0; i < head_dim; ++i) out[i] = row.values[i] * scale;
+}
+
+struct Scratch {
+  float* q;       // [rows][head_dim], scaled
+  float* scores;  // [rows][kKeyTile]
+  float* keys;    // panels of 16 positions, [head_dim][16]
+  float* values;  // [kKeyTile][padded]
+  float* part;    // per row: maximum, sum, then values, like AttentionItem::partial
+  float* total;
+};
+
+inline std::ptrdiff_t partial_size(int head_dim) { return kPanelWidth + padded_dim(head_dim); }
+
+inline RunningRow running_row(float* rows, int head_dim, std::ptrdiff_t r) {
+  float* row = rows + r * partial_size(head_dim);
+  return {row, row + 1, row + kPanelWidth};
+}
+
+inline std::size_t attention_scratch(const AttentionArgs& a, int num_tokens) {
+  const std::size_t dim = static_cast<std::size_t>(padded_dim(a.cache.head_dim));
+  const std::size_t rows = static_cast<std::size_t>(num_tokens * a.group);
+  return sizeof(float) * (rows * (3 * dim + 2 * kPanelWidth + kKeyTile) + 2 * kKeyTile * dim);
+}
+
+inline Scratch split_scratch(const AttentionArgs& a, std::ptrdiff_t rows, void* memory) {
+  const std::ptrdiff_t dim = padded_dim(a.cache.head_dim), partial = partial_size(a.cache.head_dim);
+  Scratch s;
+  s.q = static_cast<float*>(memory);
+  s.scores = s.q + rows * dim;
+  s.keys = s.scores + rows * kKeyTile;
+  s.values = s.keys + kKeyTile * dim;
+  s.part = s.values + kKeyTile * dim;
+  s.total = s.part + rows * partial;
+  return s;
+}
+
+// n values in a row of the cache as float32.
+inline void widen(const void* cache, bool is_bf16, std::ptrdiff_t at, int n, float* out) {
+  if (!is_bf16) {
+    std::memcpy(out, static_cast<const float*>(cache) + at,
+                sizeof(float) * static_cast<std::size_t>(n));
+    return;
+  }
+  const std::uint16_t* in = static_cast<const std::uint16_t*>(cache) + at;
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(out + i, load_bf16(in + i));
+  for (; i < n; ++i) {
+    const std::uint32_t bits = static_cast<std::uint32_t>(in[i]) << 16;
+    std::memcpy(out + i, &bits, sizeof bits);
+  }
+}
+
+// Ask for the block that holds this position, in one head's part of the cache, before it is needed.
+// Blocks lie anywhere in memory, so the machine cannot foresee the next one by itself.
+inline void prefetch_block(const AttentionArgs& a, const AttentionItem& item, int position) {
+  constexpr std::ptrdiff_t kLine = 64;
+  const std::ptrdiff_t values = static_cast<std::ptrdiff_t>(a.cache.block_size) * a.cache.head_dim;
+  const std::ptrdiff_t bytes = values * (a.cache.is_bf16 ? 2 : 4);
+  const std::ptrdiff_t block = item.blocks[position / a.cache.block_size];
+  const std::ptrdiff_t start = (block * a.cache.num_kv_heads + item.kv_head) * bytes;
+  for (std::ptrdiff_t at = start; at < start + bytes; at += kLine) {
+    __builtin_prefetch(static_cast<const char*>(a.cache.keys) + at);
+    __builtin_prefetch(static_cast<const char*>(a.cache.values) + at);
+  }
+}
+
+// Keys and values of positions [begin, end), end - begin <= kKeyTile, begin a multiple of it.
+inline void load_tile_of_cache(const AttentionArgs& a, const AttentionItem& item, int begin,
+                               int end, const Scratch& s) {
+  const int dim = a.cache.head_dim, size = a.cache.block_size, padded = padded_dim(dim);
+  const int run = size < kPanelWidth ? size : kPanelWidth;  // positions that lie side by side
+  const int num_positions = item.first_position + item.num_tokens;
+  for (int position = begin; position < end; position += run) {
+    const int ahead = position + kKeyTile;
+    if (size < kKeyTile && ahead % size == 0 && ahead < num_positions) {
+      prefetch_block(a, item, ahead);
+    }
+    const std::ptrdiff_t block = item.blocks[position / size];
+    const std::ptrdiff_t start = (block * a.cache.num_kv_heads + item.kv_head) * size * dim;
+    const int offset = position % size, local = position - begin;
+    float* panel = s.keys + local / kPanelWidth * kPanelWidth * dim + local % kPanelWidth;
+    if (a.cache.is_bf16 && run == kPanelWidth) {
+      const std::uint16_t* in = static_cast<const std::uint16_t*>(a.cache.keys) + start + offset;
+      for (int d = 0; d < dim; ++d) {
+        for (int v = 0; v < kVecs; ++v) {
+          store(panel + d * kPanelWidth + v * kLanes, load_bf16(in + d * size + v * kLanes));
+        }
+      }
+    } else {
+      for (int d = 0; d < dim; ++d) {
+        widen(a.cache.keys, a.cache.is_bf16, start + d * size + offset, run,
+              panel + d * kPanelWidth);
+      }
+    }
+    const int count = end - position < run ? end - position : run;
+    for (int i = 0; i < count; ++i) {
+      float* row = s.values + (local + i) * padded;
+      widen(a.cache.values, a.cache.is_bf16, start + (offset + i) * dim, dim, row);
+      for (int d = dim; d < padded; ++d) row[d] = 0.0f;
+    }
+  }
+}
+
+// Turn scores of one row into weights, for tile columns [begin, end), and update the softmax.
+inline void weigh(float* scores, int begin, int end, const RunningRow& row, int width) {
+  constexpr int kCount = kKeyTile / kLanes;
+  vf s[kCount];
+  vf largest = set1(kMinusInfinity);
+  for (int i = 0; i < kCount; ++i) {
+    const vi at = lane_indices() + i * kLanes;
+    const vf value = load(scores + i * kLanes);
+    s[i] = (at >= begin) & (at < end) ? value : set1(kMinusInfinity);
+    largest = max(largest, s[i]);
+  }
+  const float tile_maximum = max_lanes(largest);
+  const float maximum = tile_maximum > *row.maximum ? tile_maximum : *row.maximum;
+  const float keep = exp1(*row.maximum - maximum);
+  vf sum{};
+  for (int i = 0; i < kCount; ++i) {
+    const vf weight = exp(s[i] - maximum);
+    store(scores + i * kLanes, weight);
+    sum += weight;
+  }
+  *row.sum = *row.sum * keep + sum_lanes(sum);
+  *row.maximum = maximum;
+  scale_row(row.values, keep, width);
+}
+
+struct Sight {
+  int begin, end;
+  bool operator==(const Sight& other) const { return begin == other.begin && end == other.end; }
+};
+
+// The first position that the query at `position` sees.
+inline int first_in_sight(const AttentionArgs& a, int position) {
+  return position >= a.window ? position - a.window + 1 : 0;
+}
+
+// The columns of the tile at `tile` that the query at `position` sees.
+inline Sight sight_of(const AttentionArgs& a, int position, int tile) {
+  const int first = first_in_sight(a, position);
+  const int begin = first > tile ? first - tile : 0;
+  const int end = position + 1 - tile < kKeyTile ? position + 1 - tile : kKeyTile;
+  return {begin, end > begin ? end : begin};
+}
+
+inline void attend_tile(const AttentionArgs& a, const AttentionItem& item, int tile,
+                        const Scratch& s) {
+  const int dim = a.cache.head_dim, padded = padded_dim(dim);
+  const int last = item.first_position + item.num_tokens;
+  // Tokens that see something here: a stretch, since sight moves with the position.
+  int first = 0, past = item.num_tokens;
+  const auto sees = [&](int token) {
+    const Sight sight = sight_of(a, item.first_position + token, tile);
+    return sight.begin < sight.end;
+  };
+  while (first < past && !sees(first)) ++first;
+  while (first < past && !sees(past - 1)) --past;
+  if (first == past) return;
+
+  const int end = last - tile < kKeyTile ? last : tile + kKeyTile;
+  load_tile_of_cache(a, item, tile, end, s);
+  const int row_begin = first * a.group, num_rows = (past - first) * a.group;
+  const TileOperands score{s.q + row_begin * dim,
+                           dim,
+                           s.keys,
+                           static_cast<std::ptrdiff_t>(dim) * kPanelWidth,
+                           kPanelWidth,
+                           dim,
+                           s.scores + row_begin * kKeyTile,
+                           kKeyTile,
+                           false};
+  run_tiles(score, num_rows, (end - tile + kPanelWidth - 1) / kPanelWidth);
+
+  for (int token = first; token < past;) {
+    const Sight sight = sight_of(a, item.first_position + token, tile);
+    int next = token + 1;
+    while (next < past && sight_of(a, item.first_position + next, tile) == sight) ++next;
+    const int row = token * a.group, rows = (next - token) * a.group;
+    for (int r = row; r < row + rows; ++r) {
+      weigh(s.scores + r * kKeyTile, sight.begin, sight.end, running_row(s.part, dim, r), padded);
+    }
+    const TileOperands mix{s.scores + row * kKeyTile + sight.begin,
+                           kKeyTile,
+                           s.values + sight.begin * padded,
+                           kPanelWidth,
+                           padded,
+                           sight.end - sight.begin,
+                           running_row(s.part, dim, row).values,
+                           partial_size(dim),
+                           true};
+    run_tiles(mix, rows, padded / kPanelWidth);
+    token = next;
+  }
+}
+
+inline void attention(const AttentionArgs& a, const AttentionItem& item, void* memory) {
+  const int dim = a.cache.head_dim, padded = padded_dim(dim);
+  const std::ptrdiff_t rows = item.num_tokens * a.group;
+  const Scratch s = split_scratch(a, rows, memory);
+  for (int t = 0; t < item.num_tokens; ++t) {
+    const float* q = a.q + (item.first_row + t) * a.q_stride + item.kv_head * a.group * dim;
+    for (int i = 0; i < a.group * dim; ++i) s.q[t * a.group * dim + i] = q[i] * a.scale;
+  }
+  for (std::ptrdiff_t r = 0; r < rows; ++r) clear_row(running_row(s.total, dim, r), padded);
+
+  const int num_positions = item.first_position + item.num_tokens;
+  const int lowest = first_in_sight(a, item.first_position);
+  const int begin = item.partition < 0 ? lowest / kPartition : item.partition;
+  const int end = item.partition < 0 ? (num_positions + kPartition - 1) / kPartition : begin + 1;
+  for (int partition = begin; partition < end; ++partition) {
+    for (std::ptrdiff_t r = 0; r < rows; ++r) clear_row(running_row(s.part, dim, r), padded);
+    for (int t = 0; t < kPartition; t += kKeyTile) {
+      const int tile = partition * kPartition + t;
+      if (tile < num_positions) attend_tile(a, item, tile, s);
+    }
+    if (item.partition >= 0) {
+      std::memcpy(item.partial, s.part,
+                  sizeof(float) * static_cast<std::size_t>(rows * partial_size(dim)));
+      return;
+    }
+    for (std::ptrdiff_t r = 0; r < rows; ++r) {
+      const RunningRow part = running_row(s.part, dim, r);
+      if (*part.sum != 0.0f) merge_row(running_row(s.total, dim, r), part, padded);
+    }
+  }
+  for (std::ptrdiff_t r = 0; r < rows; ++r) {
+    float* out = a.out + (item.first_row + r / a.group) * a.out_stride +
+                 (item.kv_head * a.group + r % a.group) * dim;
+    write_row(running_row(s.total, dim, r), dim, out);
+  }
+}
+
+inline void merge(const AttentionArgs& a, const MergeItem& item, void* memory) {
+  const int dim = a.cache.head_dim, padded = padded_dim(dim);
+  float* memory_row = static_cast<float*>(memory);
+  const RunningRow total{memory_row, memory_row + 1, memory_row + kPanelWidth};
+  clear_row(total, padded);
+  for (int p = 0; p < item.num_partials; ++p) {
+    float* part = item.partials + p * item.partial_stride;
+    const RunningRow row{part, part + 1, part + kPanelWidth};
+    if (*row.sum != 0.0f) merge_row(total, row, padded);
+  }
+  write_row(total, dim, a.out + item.row * a.out_stride + item.head * dim);
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,6 @@
+// Kernels for AVX-512 with AMX bfloat16 tiles.
+#define HEADRACE_ISA_NAME "amx"
+#define HEADRACE_TABLE kAmxKernels
+#define HEADRACE_LANES 16
+#define HEADRACE_AMX 1
+#include "simd/table.h"

@@ -1,0 +1,236 @@
+// Matrix products over packed panels. Few rows: weights are unpacked in registers, so that each
+// is read once. More rows: a stretch of a panel is unpacked to cache and used for all rows.
+#pragma once
+
+#include "simd/math.h"
+#include "simd/panels.h"
+#include "simd/tile.h"
+
+namespace headrace {
+namespace {
+
+constexpr int kFewRows = 4;
+constexpr int kMaxBeside = 4;                // panels handled together
+constexpr int kUnitStride = kMaxBeside * kPanelWidth;
+constexpr int kStretch = 256;                // k unpacked at a time, whole blocks
+
+// Panels side by side for few rows: enough sums in flight, few enough registers.
+constexpr int fused_beside(Format f, int rows) {
+  const bool scales_stay = has_nibbles(f);  // two more registers per panel
+  const int budget = kLanes == 16 ? (scales_stay ? 8 : 16) : (scales_stay ? 4 : 8);
+  const int fit = budget / (rows * kVecs);
+  return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
+}
+
+// Add to each sum its terms of k = 2j and, if `Both`, 2j + 1.
+template <bool Both, Format F, int M, int P>
+inline void add_pair(PanelReader<F> (&readers)[P], const float* x, std::ptrdiff_t x_stride, int j,
+                     vf (&acc)[M][P][kVecs]) {
+#pragma GCC unroll 4
+  for (int p = 0; p < P; ++p) {
+    // Broadcast again for each panel: kept in registers, they would push sums out to memory.
+    if constexpr (M > 1) asm("" : "+r"(x));
+    vf w[2][kVecs];
+    readers[p].pair(j, w);
+#pragma GCC unroll 4
+    for (int m = 0; m < M; ++m) {
+      const vf even = set1(x[m * x_stride + 2 * j]);
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) acc[m][p][v] = fma(even, w[0][v], acc[m][p][v]);
+      if constexpr (Both) {
+        const vf odd = set1(x[m * x_stride + 2 * j + 1]);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVecs; ++v) acc[m][p][v] = fma(odd, w[1][v], acc[m][p][v]);
+      }
+    }
+  }
+}
+
+// c[m][p * 16 ..] = x[m] @ panel p, for M rows and P panels of one format.
+template <Format F, int M, int P>
+void fused_product(const std::uint8_t* const* panels, const float* x, std::ptrdiff_t x_stride,
+                   int depth, float* c) {
+  PanelReader<F> readers[P];
+  vf acc[M][P][kVecs] = {};
+  for (int p = 0; p < P; ++p) readers[p].panel = panels[p];
+  const int num_blocks = depth / kBlockDepth;
+  for (int block = 0; block < num_blocks; ++block, x += kBlockDepth) {
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p) readers[p].begin(block);
+    for (int j = 0; j < kBlockDepth / 2; ++j) add_pair<true>(readers, x, x_stride, j, acc);
+  }
+  if constexpr (!has_blocks(F)) {
+    const int left = depth % kBlockDepth;
+    if (left) {
+      for (int p = 0; p < P; ++p) readers[p].begin(num_blocks);
+      for (int j = 0; j < left / 2; ++j) add_pair<true>(readers, x, x_stride, j, acc);
+      if (left % 2) add_pair<false>(readers, x, x_stride, left / 2, acc);
+    }
+  }
+  for (int m = 0; m < M; ++m) {
+    for (int p = 0; p < P; ++p) {
+      for (int v = 0; v < kVecs; ++v) {
+        store(c + m * kUnitStride + p * kPanelWidth + v * kLanes, acc[m][p][v]);
+      }
+    }
+  }
+}
+
+using FusedProduct = void (*)(const std::uint8_t* const*, const float*, std::ptrdiff_t, int,
+                              float*);
+
+struct FormatKernels {
+  void (*unpack)(const std::uint8_t*, int, int, float*);
+  int beside[kFewRows];
+  FusedProduct several[kFewRows];  // that many panels
+  FusedProduct single[kFewRows];
+};
+
+template <Format F>
+constexpr FormatKernels kernels_of() {
+  return {unpack_panel<F>,
+          {fused_beside(F, 1), fused_beside(F, 2), fused_beside(F, 3), fused_beside(F, 4)},
+          {fused_product<F, 1, fused_beside(F, 1)>, fused_product<F, 2, fused_beside(F, 2)>,
+           fused_product<F, 3, fused_beside(F, 3)>, fused_product<F, 4, fused_beside(F, 4)>},
+          {fused_product<F, 1, 1>, fused_product<F, 2, 1>, fused_product<F, 3, 1>,
+           fused_product<F, 4, 1>}};
+}
+
+constexpr FormatKernels kFormatKernels[kNumFormats] = {
+    kernels_of<Format::F32>(),  kernels_of<Format::F16>(),  kernels_of<Format::BF16>(),
+    kernels_of<Format::Q8_0>(), kernels_of<Format::Q4_0>(), kernels_of<Format::Q4_1>(),
+    kernels_of<Format::Q5_0>(), kernels_of<Format::Q5_1>(), kernels_of<Format::Q4_K>(),
+    kernels_of<Format::Q5_K>(), kernels_of<Format::Q6_K>(),
+};
+
+inline const FormatKernels& format_kernels(Format f) {
+  return kFormatKernels[static_cast<int>(f)];
+}
+
+// Sixteen finished outputs of one row: bias, then the other branch or the residual.
+inline void finish_panel(const LinearArgs& a, int row, const PanelRef& panel, const float* sums) {
+  float* y = a.y + row * a.y_stride + panel.column;
+  const float* bias = a.bias ? a.bias + panel.column : nullptr;
+  const float* residual =
+      a.residual ? a.residual + row * a.residual_stride + panel.column : nullptr;
+  for (int lane = 0; lane < panel.width; lane += kLanes) {
+    const int n = panel.width - lane < kLanes ? panel.width - lane : kLanes;
+    vf value = load(sums + lane);
+    if (a.activation != Activation::None) {
+      value = activate(a.activation, value) * load(sums + kPanelWidth + lane);
+    }
+    if (n == kLanes) {
+      if (bias) value += load(bias + lane);
+      if (residual) value += load(residual + lane);
+      store(y + lane, value);
+    } else {
+      if (bias) value += load_part(bias + lane, n);
+      if (residual) value += load_part(residual + lane, n);
+      store_part(y + lane, value, n);
+    }
+  }
+}
+
+inline void finish(const LinearArgs& a, int row_begin, int num_rows, const PanelRef* panels,
+                   int num_panels, const float* sums, std::ptrdiff_t stride) {
+  const int step = a.activation == Activation::None ? 1 : 2;
+  for (int m = 0; m < num_rows; ++m) {
+    for (int p = 0; p < num_panels; p += step) {
+      finish_panel(a, row_begin + m, panels[p], sums + m * stride + p * kPanelWidth);
+    }
+  }
+}
+
+// At most kFewRows rows.
+inline void linear_few_rows(const LinearArgs& a, int row_begin, int num_rows, int panel_begin,
+                            int panel_end, float* sums) {
+  const float* x = a.x + row_begin * a.x_stride;
+  for (int begin = panel_begin; begin < panel_end; begin += kMaxBeside) {
+    const int count = panel_end - begin < kMaxBeside ? panel_end - begin : kMaxBeside;
+    const PanelRef* panels = a.panels + begin;
+    for (int p = 0; p < count;) {
+      const FormatKernels& kernels = format_kernels(panels[p].format);
+      const int beside = kernels.beside[num_rows - 1];
+      const std::uint8_t* data[kMaxBeside];
+      int same = 0;
+      while (same < beside && p + same < count && panels[p + same].format == panels[p].format) {
+        data[same] = panels[p + same].data;
+        ++same;
+      }
+      float* c = sums + p * kPanelWidth;
+      if (same == beside) {
+        kernels.several[num_rows - 1](data, x, a.x_stride, a.depth, c);
+        p += beside;
+      } else {
+        kernels.single[num_rows - 1](data, x, a.x_stride, a.depth, c);
+        p += 1;
+      }
+    }
+    finish(a, row_begin, num_rows, panels, count, sums, kUnitStride);
+  }
+}
+
+inline void linear_unpacked(const LinearArgs& a, int row_begin, int num_rows, int panel_begin,
+                             int panel_end, float* scratch) {
+  constexpr int kBeside = 2;
+  float* weights = scratch;
+  float* sums = scratch + kBeside * kStretch * kPanelWidth;
+  const int step = a.activation != Activation::None || kLanes == 16 ? kBeside : 1;
+  for (int begin = panel_begin; begin < panel_end; begin += step) {
+    const int count = panel_end - begin < step ? panel_end - begin : step;
+    const PanelRef* panels = a.panels + begin;
+    for (int k = 0; k < a.depth; k += kStretch) {
+      const int depth = a.depth - k < kStretch ? a.depth - k : kStretch;
+      const int num_blocks = (depth + kBlockDepth - 1) / kBlockDepth;
+      for (int p = 0; p < count; ++p) {
+        format_kernels(panels[p].format)
+            .unpack(panels[p].data, k / kBlockDepth, num_blocks,
+                    weights + p * kStretch * kPanelWidth);
+      }
+      const TileOperands tile{a.x + row_begin * a.x_stride + k,
+                              a.x_stride,
+                              weights,
+                              kStretch * kPanelWidth,
+                              kPanelWidth,
+                              depth,
+                              sums,
+                              kBeside * kPanelWidth,
+                              k > 0};
+      run_tiles(tile, num_rows, count);
+    }
+    finish(a, row_begin, num_rows, panels, count, sums, kBeside * kPanelWidth);
+  }
+}
+
+inline void linear(const LinearArgs& a, int row_begin, int row_end, int panel_begin, int panel_end,
+                   void* scratch) {
+  constexpr int kStep = 4;  // panels: whole gated pairs, and as many as are handled together
+  auto* memory = static_cast<float*>(scratch);
+  const int num_rows = row_end - row_begin;
+  for (int begin = panel_begin; begin < panel_end; begin += kStep) {
+    const int end = panel_end - begin < kStep ? panel_end : begin + kStep;
+    bool cheap = true;
+    for (int p = begin; p < end; ++p) cheap = cheap && !has_blocks(a.panels[p].format);
+    if (num_rows > kFewRows && !cheap) {
+      linear_unpacked(a, row_begin, num_rows, begin, end, memory);
+      continue;
+    }
+    // Unpacking floats is nearly free: a few rows at a time, the panels stay in the first cache.
+    for (int row = row_begin; row < row_end; row += kFewRows) {
+      const int rows = row_end - row < kFewRows ? row_end - row : kFewRows;
+      linear_few_rows(a, row, rows, begin, end, memory);
+    }
+  }
+}
+
+inline std::size_t linear_scratch(int, int num_rows) {
+  const std::size_t rows = static_cast<std::size_t>(num_rows < kFewRows ? kFewRows : num_rows);
+  return sizeof(float) * (2 * kStretch * kPanelWidth + rows * kUnitStride);
+}
+
+inline void unpack(Format format, const std::uint8_t* panel, int depth, float* out) {
+  format_kernels(format).unpack(panel, 0, (depth + kBlockDepth - 1) / kBlockDepth, out);
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,166 @@
+// A thin wrapper over compiler vectors: kLanes floats, and the few operations that need a
+// machine instruction. Everything in simd/ has internal linkage: it is compiled once per
+// instruction set, and the linker must never mix the copies.
+#pragma once
+
+#include <cstring>
+
+#include "kernels.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace headrace {
+namespace {
+
+constexpr int kLanes = HEADRACE_LANES;
+constexpr int kVecs = kPanelWidth / kLanes;  // vectors per panel row
+
+typedef float vf __attribute__((vector_size(4 * kLanes)));
+typedef std::int32_t vi __attribute__((vector_size(4 * kLanes)));
+typedef std::uint32_t vu __attribute__((vector_size(4 * kLanes)));
+typedef std::uint16_t vh __attribute__((vector_size(2 * kLanes)));
+typedef std::uint8_t vb __attribute__((vector_size(kLanes)));
+typedef std::int8_t vc __attribute__((vector_size(kLanes)));
+
+template <typename V>
+inline V load_as(const void* p) {
+  V v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+inline vf load(const float* p) { return load_as<vf>(p); }
+inline void store(float* p, vf v) { std::memcpy(p, &v, sizeof v); }
+inline vf set1(float x) { return x - vf{}; }
+inline vi set1i(std::int32_t x) { return x - vi{}; }
+inline vf to_float(vi v) { return __builtin_convertvector(v, vf); }
+inline vf as_float(vu v) { return reinterpret_cast<vf>(v); }
+inline vu as_bits(vf v) { return reinterpret_cast<vu>(v); }
+inline vf max(vf a, vf b) { return a > b ? a : b; }
+inline vf min(vf a, vf b) { return a < b ? a : b; }
+
+// a * b + c, rounded once where the machine can. One machine always does it one way.
+inline vf fma(vf a, vf b, vf c) {
+#if HEADRACE_LANES == 16 && defined(__AVX512F__)
+  return _mm512_fmadd_ps(a, b, c);
+#elif HEADRACE_LANES == 16
+  union Halves {
+    vf whole;
+    __m256 half[2];
+  } x{a}, y{b}, z{c};
+  for (int i = 0; i < 2; ++i) z.half[i] = _mm256_fmadd_ps(x.half[i], y.half[i], z.half[i]);
+  return z.whole;
+#elif HEADRACE_LANES == 8
+  return _mm256_fmadd_ps(a, b, c);
+#elif defined(__FP_FAST_FMAF)
+  vf r;
+  for (int i = 0; i < kLanes; ++i) r[i] = __builtin_fmaf(a[i], b[i], c[i]);
+  return r;
+#else
+  return a * b + c;
+#endif
+}
+
+// The maskz forms with a full mask compile to the plain instruction; the plain intrinsics of some
+// compilers warn about an undefined operand.
+inline vi load_u8(const std::uint8_t* p) {
+#if HEADRACE_LANES == 16 && defined(__AVX512F__)
+  return reinterpret_cast<vi>(_mm512_maskz_cvtepu8_epi32(0xffff, load_as<__m128i>(p)));
+#elif HEADRACE_LANES == 8
+  return reinterpret_cast<vi>(
+      _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#else
+  return __builtin_convertvector(load_as<vb>(p), vi);
+#endif
+}
+
+inline vi load_i8(const std::uint8_t* p) {
+#if HEADRACE_LANES == 16 && defined(__AVX512F__)
+  return reinterpret_cast<vi>(_mm512_maskz_cvtepi8_epi32(0xffff, load_as<__m128i>(p)));
+#elif HEADRACE_LANES == 8
+  return reinterpret_cast<vi>(
+      _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#else
+  return __builtin_convertvector(load_as<vc>(p), vi);
+#endif
+}
+
+inline vu load_u16(const std::uint16_t* p) {
+#if HEADRACE_LANES == 16 && defined(__AVX512F__)
+  return reinterpret_cast<vu>(_mm512_maskz_cvtepu16_epi32(0xffff, load_as<__m256i>(p)));
+#elif HEADRACE_LANES == 8
+  return reinterpret_cast<vu>(_mm256_cvtepu16_epi32(load_as<__m128i>(p)));
+#else
+  return __builtin_convertvector(load_as<vh>(p), vu);
+#endif
+}
+
+inline vf load_bf16(const std::uint16_t* p) { return as_float(load_u16(p) << 16); }
+
+inline vf load_f16(const std::uint16_t* p) {
+#if HEADRACE_LANES == 16 && defined(__AVX512F__)
+  return _mm512_maskz_cvtph_ps(0xffff, load_as<__m256i>(p));
+#elif HEADRACE_LANES == 8
+  return _mm256_cvtph_ps(load_as<__m128i>(p));
+#else
+  // Shift the fields into place; a power of two then corrects the exponent, subnormals included.
+  const vu h = load_u16(p);
+  const vu magnitude = (h & 0x7fff) << 13;
+  const vf value = as_float(magnitude) * set1(0x1p112f);
+  const vu special = as_bits(value) | 0x7f800000;
+  const vu bits = magnitude >= (0x7c00u << 13) ? special : as_bits(value);
+  return as_float(bits | (h & 0x8000) << 16);
+#endif
+}
+
+// Bits of the nearest bfloat16 (ties to even) in the high half of each lane, the low half unclean.
+inline vu round_bf16(vf v) {
+  const vu bits = as_bits(v);
+  const vu rounded = bits + 0x7fff + ((bits >> 16) & 1);
+  return v == v ? rounded : (bits | 0x00400000);  // a NaN must not be carried into an infinity
+}
+
+inline void store_bf16(std::uint16_t* p, vf v) {
+  const vh half = __builtin_convertvector(round_bf16(v) >> 16, vh);
+  std::memcpy(p, &half, sizeof half);
+}
+
+// The first n < kLanes values, zeros behind.
+inline vf load_part(const float* p, int n) {
+  vf v{};
+  std::memcpy(&v, p, sizeof(float) * static_cast<std::size_t>(n));
+  return v;
+}
+
+inline void store_part(float* p, vf v, int n) {
+  std::memcpy(p, &v, sizeof(float) * static_cast<std::size_t>(n));
+}
+
+// Sum of the lanes, always by the same tree.
+inline float sum_lanes(vf v) {
+  float lanes[kLanes];
+  store(lanes, v);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  }
+  return lanes[0];
+}
+
+inline float max_lanes(vf v) {
+  float lanes[kLanes];
+  store(lanes, v);
+  float best = lanes[0];
+  for (int i = 1; i < kLanes; ++i) best = lanes[i] > best ? lanes[i] : best;
+  return best;
+}
+
+inline vi lane_indices() {
+  vi v;
+  for (int i = 0; i < kLanes; ++i) v[i] = i;
+  return v;
+}
+
+}  // namespace
+}  // namespace headrace
