@@ -20,6 +20,14 @@ int threads_to_use(int num_threads) {
   return num_threads == 0 ? available_cores() : num_threads;
 }
 
+CacheType cache_type(const std::string& dtype) {
+  if (dtype == "float32") return CacheType::F32;
+  if (dtype == "float16") return CacheType::F16;
+  if (dtype == "bfloat16") return CacheType::BF16;
+  throw std::invalid_argument("make_kv_caches: dtype is '" + dtype +
+                              "', not float16, bfloat16 or float32");
+}
+
 }  // namespace
 
 Home::Home(const std::string& isa, int num_threads)
@@ -77,11 +85,7 @@ std::shared_ptr<Linear> Home::prepare_gated(const StoredMatrix& gate, const Stor
 
 std::shared_ptr<KvCache> Home::make_cache(int num_blocks, int block_size, int num_kv_heads,
                                           int head_dim, const std::string& dtype) const {
-  const bool is_bf16 = dtype == "bfloat16";
-  if (!is_bf16 && dtype != "float32") {
-    throw std::invalid_argument("make_kv_caches: dtype is '" + dtype +
-                                "', not bfloat16 or float32");
-  }
+  const CacheType type = cache_type(dtype);
   if (block_size < 8 || block_size > 256 || (block_size & (block_size - 1))) {
     throw std::invalid_argument("make_kv_caches: block_size " + std::to_string(block_size) +
                                 " is not a power of two from 8 to 256");
@@ -94,11 +98,11 @@ std::shared_ptr<KvCache> Home::make_cache(int num_blocks, int block_size, int nu
   const std::size_t bytes = static_cast<std::size_t>(num_blocks) *
                             static_cast<std::size_t>(num_kv_heads) *
                             static_cast<std::size_t>(block_size) *
-                            static_cast<std::size_t>(head_dim) * (is_bf16 ? 2 : 4);
+                            static_cast<std::size_t>(head_dim) * (type == CacheType::F32 ? 4 : 2);
   auto cache = std::make_shared<KvCache>();
   cache->keys = Region(bytes);
   cache->values = Region(bytes);
-  cache->is_bf16 = is_bf16;
+  cache->type = type;
   cache->num_blocks = num_blocks;
   cache->block_size = block_size;
   cache->num_kv_heads = num_kv_heads;

@@ -34,14 +34,14 @@ struct Table {
 struct KvCache {
   Region keys;
   Region values;
-  bool is_bf16 = true;
+  CacheType type = CacheType::F16;
   int num_blocks = 0;
   int block_size = 0;
   int num_kv_heads = 0;
   int head_dim = 0;
 
   CacheView view() const {
-    return {keys.data(), values.data(), is_bf16, block_size, num_kv_heads, head_dim};
+    return {keys.data(), values.data(), type, block_size, num_kv_heads, head_dim};
   }
 };
 

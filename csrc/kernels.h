@@ -65,12 +65,16 @@ struct AddArgs {
   std::ptrdiff_t sum_stride;
 };
 
+// What keys and values are stored as. F16 is the default: three more bits of precision than BF16,
+// and values beyond its range are kept at the largest it has.
+enum class CacheType : std::int32_t { F32, F16, BF16 };
+
 // One layer's cache. Of one block and head, keys lie transposed, [head_dim, block_size], so that
 // positions fill vector lanes; values lie as [block_size, head_dim].
 struct CacheView {
   void* keys;
   void* values;
-  bool is_bf16;
+  CacheType type;
   int block_size;
   int num_kv_heads;
   int head_dim;

@@ -27,6 +27,29 @@ def model_dir() -> Callable[[str], Path]:
     return find
 
 
+_REPORTED: list[str] = []
+
+
+@pytest.fixture(scope="session")
+def report() -> Callable[[str], None]:
+    """Say something in the summary at the end of the run."""
+    return _REPORTED.append
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    if _REPORTED:
+        terminalreporter.section("reported by tests")
+        for line in _REPORTED:
+            terminalreporter.line(line)
+
+
+@pytest.fixture(scope="session")
+def expected_gguf() -> dict[str, Any]:
+    """The same for GGUF weights as they are: tests/fixtures/expected_gguf.json."""
+    values: dict[str, Any] = json.loads((FIXTURES / "expected_gguf.json").read_text())
+    return values
+
+
 @pytest.fixture(scope="session")
 def expected() -> dict[str, Any]:
     """Reference values by model: tests/fixtures/expected.json."""

@@ -86,19 +86,26 @@ inline Scratch split_scratch(const AttentionArgs& a, std::ptrdiff_t rows, void* 
   return s;
 }
 
+template <CacheType T>
+inline vf load_half(const std::uint16_t* p) {
+  return T == CacheType::F16 ? load_f16(p) : load_bf16(p);
+}
+
 // n values in a row of the cache as float32.
-inline void widen(const void* cache, bool is_bf16, std::ptrdiff_t at, int n, float* out) {
-  if (!is_bf16) {
+template <CacheType T>
+inline void widen(const void* cache, std::ptrdiff_t at, int n, float* out) {
+  if constexpr (T == CacheType::F32) {
     std::memcpy(out, static_cast<const float*>(cache) + at,
                 sizeof(float) * static_cast<std::size_t>(n));
-    return;
-  }
-  const std::uint16_t* in = static_cast<const std::uint16_t*>(cache) + at;
-  int i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(out + i, load_bf16(in + i));
-  for (; i < n; ++i) {
-    const std::uint32_t bits = static_cast<std::uint32_t>(in[i]) << 16;
-    std::memcpy(out + i, &bits, sizeof bits);
+  } else {
+    const std::uint16_t* in = static_cast<const std::uint16_t*>(cache) + at;
+    int i = 0;
+    for (; i + kLanes <= n; i += kLanes) store(out + i, load_half<T>(in + i));
+    if (i < n) {
+      std::uint16_t last[kLanes] = {};
+      std::memcpy(last, in + i, sizeof(std::uint16_t) * static_cast<std::size_t>(n - i));
+      store_part(out + i, load_half<T>(last), n - i);
+    }
   }
 }
 
@@ -107,7 +114,7 @@ inline void widen(const void* cache, bool is_bf16, std::ptrdiff_t at, int n, flo
 inline void prefetch_block(const AttentionArgs& a, const AttentionItem& item, int position) {
   constexpr std::ptrdiff_t kLine = 64;
   const std::ptrdiff_t values = static_cast<std::ptrdiff_t>(a.cache.block_size) * a.cache.head_dim;
-  const std::ptrdiff_t bytes = values * (a.cache.is_bf16 ? 2 : 4);
+  const std::ptrdiff_t bytes = values * (a.cache.type == CacheType::F32 ? 4 : 2);
   const std::ptrdiff_t block = item.blocks[position / a.cache.block_size];
   const std::ptrdiff_t start = (block * a.cache.num_kv_heads + item.kv_head) * bytes;
   for (std::ptrdiff_t at = start; at < start + bytes; at += kLine) {
@@ -117,6 +124,7 @@ inline void prefetch_block(const AttentionArgs& a, const AttentionItem& item, in
 }
 
 // Keys and values of positions [begin, end), end - begin <= kKeyTile, begin a multiple of it.
+template <CacheType T>
 inline void load_tile_of_cache(const AttentionArgs& a, const AttentionItem& item, int begin,
                                int end, const Scratch& s) {
   const int dim = a.cache.head_dim, size = a.cache.block_size, padded = padded_dim(dim);
@@ -131,23 +139,22 @@ inline void load_tile_of_cache(const AttentionArgs& a, const AttentionItem& item
     const std::ptrdiff_t start = (block * a.cache.num_kv_heads + item.kv_head) * size * dim;
     const int offset = position % size, local = position - begin;
     float* panel = s.keys + local / kPanelWidth * kPanelWidth * dim + local % kPanelWidth;
-    if (a.cache.is_bf16 && run == kPanelWidth) {
+    if (T != CacheType::F32 && run == kPanelWidth) {
       const std::uint16_t* in = static_cast<const std::uint16_t*>(a.cache.keys) + start + offset;
       for (int d = 0; d < dim; ++d) {
         for (int v = 0; v < kVecs; ++v) {
-          store(panel + d * kPanelWidth + v * kLanes, load_bf16(in + d * size + v * kLanes));
+          store(panel + d * kPanelWidth + v * kLanes, load_half<T>(in + d * size + v * kLanes));
         }
       }
     } else {
       for (int d = 0; d < dim; ++d) {
-        widen(a.cache.keys, a.cache.is_bf16, start + d * size + offset, run,
-              panel + d * kPanelWidth);
+        widen<T>(a.cache.keys, start + d * size + offset, run, panel + d * kPanelWidth);
       }
     }
     const int count = end - position < run ? end - position : run;
     for (int i = 0; i < count; ++i) {
       float* row = s.values + (local + i) * padded;
-      widen(a.cache.values, a.cache.is_bf16, start + (offset + i) * dim, dim, row);
+      widen<T>(a.cache.values, start + (offset + i) * dim, dim, row);
       for (int d = dim; d < padded; ++d) row[d] = 0.0f;
     }
   }
@@ -211,7 +218,11 @@ inline void attend_tile(const AttentionArgs& a, const AttentionItem& item, int t
   if (first == past) return;
 
   const int end = last - tile < kKeyTile ? last : tile + kKeyTile;
-  load_tile_of_cache(a, item, tile, end, s);
+  switch (a.cache.type) {
+    case CacheType::F32: load_tile_of_cache<CacheType::F32>(a, item, tile, end, s); break;
+    case CacheType::F16: load_tile_of_cache<CacheType::F16>(a, item, tile, end, s); break;
+    case CacheType::BF16: load_tile_of_cache<CacheType::BF16>(a, item, tile, end, s); break;
+  }
   const int row_begin = first * a.group, num_rows = (past - first) * a.group;
   const TileOperands score{s.q + row_begin * dim,
                            dim,

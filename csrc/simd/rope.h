@@ -19,16 +19,30 @@ inline void rotate(const float* x, const float* rope, int num_pairs, int head_di
   for (int i = 2 * num_pairs; i < head_dim; ++i) y[i] = x[i];
 }
 
-inline void write_cache(void* cache, bool is_bf16, std::ptrdiff_t at, std::ptrdiff_t step,
+inline void round_to_f16(const float* x, int n, std::uint16_t* out) {
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) store_f16(out + i, load(x + i));
+  if (i < n) {
+    std::uint16_t last[kLanes];
+    store_f16(last, load_part(x + i, n - i));
+    std::memcpy(out + i, last, sizeof(std::uint16_t) * static_cast<std::size_t>(n - i));
+  }
+}
+
+inline void write_cache(void* cache, CacheType type, std::ptrdiff_t at, std::ptrdiff_t step,
                         const float* x, int n) {
-  if (!is_bf16) {
+  if (type == CacheType::F32) {
     float* out = static_cast<float*>(cache) + at;
     for (int i = 0; i < n; ++i) out[i * step] = x[i];
     return;
   }
   std::uint16_t* out = static_cast<std::uint16_t*>(cache) + at;
   std::uint16_t rounded[kMaxHeadDim];
-  round_rows(x, 0, n, rounded, n, 1);
+  if (type == CacheType::F16) {
+    round_to_f16(x, n, rounded);
+  } else {
+    round_rows(x, 0, n, rounded, n, 1);
+  }
   for (int i = 0; i < n; ++i) out[i * step] = rounded[i];
 }
 
@@ -55,11 +69,11 @@ inline void rope_and_cache(const RopeArgs& a, int row_begin, int row_end) {
       }
       rotate(head, rope, a.num_pairs, dim, rotated);
       const std::ptrdiff_t start = (block * heads + h) * size * dim;
-      write_cache(a.cache.keys, a.cache.is_bf16, start + offset, size, rotated, dim);
+      write_cache(a.cache.keys, a.cache.type, start + offset, size, rotated, dim);
     }
     for (int h = 0; h < heads; ++h, x += dim) {
       const std::ptrdiff_t start = (block * heads + h) * size * dim;
-      write_cache(a.cache.values, a.cache.is_bf16, start + offset * dim, 1, x, dim);
+      write_cache(a.cache.values, a.cache.type, start + offset * dim, 1, x, dim);
     }
   }
 }

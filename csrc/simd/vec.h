@@ -127,6 +127,31 @@ inline void store_bf16(std::uint16_t* p, vf v) {
   std::memcpy(p, &half, sizeof half);
 }
 
+// The nearest half float (ties to even); beyond its range the largest it has, NaN stays NaN.
+inline void store_f16(std::uint16_t* p, vf v) {
+  const vf limit = set1(65504.0f);
+  const vf kept = v > limit ? limit : v < -limit ? -limit : v;
+#if HEADRACE_LANES == 16 && defined(__AVX512F__)
+  const __m256i half = _mm512_maskz_cvtps_ph(0xffff, kept, _MM_FROUND_TO_NEAREST_INT);
+  std::memcpy(p, &half, sizeof half);
+#elif HEADRACE_LANES == 8
+  const __m128i half = _mm256_cvtps_ph(kept, _MM_FROUND_TO_NEAREST_INT);
+  std::memcpy(p, &half, sizeof half);
+#else
+  const vu bits = as_bits(kept);
+  const vu sign = (bits >> 16) & 0x8000;
+  const vu magnitude = bits & 0x7fffffff;
+  // Normal halves: rebias the exponent and round off 13 bits.
+  const vu normal = (magnitude - (112u << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+  // Subnormal ones: adding 0.5 lets the float unit round at their last bit, 2^-24.
+  const vu subnormal = as_bits(as_float(magnitude) + set1(0.5f)) - as_bits(set1(0.5f));
+  vu half = magnitude < (113u << 23) ? subnormal : normal;
+  half = v == v ? half : vu{} + 0x7e00;
+  const vh stored = __builtin_convertvector(half | sign, vh);
+  std::memcpy(p, &stored, sizeof stored);
+#endif
+}
+
 // The first n < kLanes values, zeros behind.
 inline vf load_part(const float* p, int n) {
   vf v{};

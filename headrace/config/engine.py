@@ -61,7 +61,8 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     block_size: int = 16
     """Tokens per block: a power of two, 8 to 256."""
-    kv_cache_dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    kv_cache_dtype: Literal["float16", "bfloat16", "float32"] = "float16"
+    """float16 rounds eight times finer than bfloat16 at the same size."""
     kv_cache_memory_bytes: int | None = None
     """None: `memory_utilization` of the memory that is free after loading."""
     memory_utilization: float = 0.5

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 from headrace.config.args import EngineArgs
 from headrace.config.engine import (
@@ -208,18 +208,31 @@ def _eos_token_ids(generation_config: dict[str, Any], config: dict[str, Any]) ->
 # -- the engine --------------------------------------------------------------------------------
 
 
+CACHE_DTYPES: dict[str, Literal["float16", "bfloat16", "float32"]] = {
+    "auto": "float16",
+    "half": "float16",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "float": "float32",
+    "float32": "float32",
+}
+"""What `dtype` means for the KV cache."""
+
+
 def _cache(args: EngineArgs, reasons: Reasons) -> CacheConfig:
-    if args.dtype not in ("auto", "bfloat16", "float32"):
+    if args.dtype not in CACHE_DTYPES:
         raise ConfigError(
             f"dtype {args.dtype!r} is not offered: weights stay as stored and the KV cache is "
-            "bfloat16 or float32; use dtype auto"
+            "float16, bfloat16 or float32; use dtype auto"
         )
     kv_dtype = args.kv_cache_dtype
     if kv_dtype == "auto":
-        kv_dtype = "float32" if args.dtype == "float32" else "bfloat16"
+        kv_dtype = CACHE_DTYPES[args.dtype]
         reasons["kv_cache_dtype"] = f"dtype is {args.dtype}"
-    elif kv_dtype not in ("bfloat16", "float32"):
-        raise ConfigError(f"kv_cache_dtype must be auto, bfloat16 or float32, got {kv_dtype!r}")
+    elif kv_dtype not in CACHE_DTYPES.values():
+        raise ConfigError(
+            f"kv_cache_dtype must be auto, float16, bfloat16 or float32, got {kv_dtype!r}"
+        )
     block_size = CacheConfig().block_size if args.block_size is None else args.block_size
     if block_size not in BLOCK_SIZES:
         raise ConfigError(f"block_size must be one of {_words(BLOCK_SIZES)}, got {block_size!r}")

@@ -119,7 +119,10 @@ class Ops(Protocol):
     def make_kv_caches(
         self, num_layers: int, num_blocks: int, block_size: int, heads: HeadShape, dtype: str
     ) -> list[KVCache]:
-        """Reserve (zeroed) keys and values for all layers; dtype `bfloat16` or `float32`."""
+        """Reserve (zeroed) keys and values for all layers.
+
+        dtype is `float16` (values beyond its range become its largest), `bfloat16` or `float32`.
+        """
         ...
 
     def compile(

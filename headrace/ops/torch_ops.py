@@ -16,7 +16,12 @@ import torch
 from headrace.ops.formats import StoredTensor, dequantize
 from headrace.ops.ops import F32, I32, Activation, Array, HeadNorm, HeadShape, StepInputs
 
-_CACHE_DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+_CACHE_DTYPES = {
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float32": torch.float32,
+}
+_MAX_FLOAT16 = 65504.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +221,8 @@ class TorchOps:
         slots = self._tensor(self._current().slot_mapping).long()
         block_size = cache.keys.shape[2]
         where = (slots // block_size, slice(None), slots % block_size)
-        cache.keys[where] = _rotate(k, rope).to(cache.keys.dtype)
-        cache.values[where] = v.to(cache.values.dtype)
+        cache.keys[where] = _stored(_rotate(k, rope), cache.keys.dtype)
+        cache.values[where] = _stored(v, cache.values.dtype)
         return _rotate(q, rope).reshape(len(qkv), num_heads * dim)
 
     def attention(
@@ -244,6 +249,13 @@ class TorchOps:
             for part in (cache.keys, cache.values)
         )
         return k, v
+
+
+def _stored(x: Any, dtype: Any) -> Any:
+    """Rounded for the cache; beyond float16's range its largest value."""
+    if dtype is torch.float16:
+        x = x.clamp(-_MAX_FLOAT16, _MAX_FLOAT16)
+    return x.to(dtype)
 
 
 def _rotate(x: Any, rope: Any) -> Any:

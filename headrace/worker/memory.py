@@ -11,7 +11,7 @@ from headrace.logger import make_logger
 
 logger = make_logger(__name__)
 
-DTYPE_BYTES = {"bfloat16": 2, "float32": 4}
+DTYPE_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
 GIB = 1 << 30
 MIB = 1 << 20
 

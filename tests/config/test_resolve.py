@@ -31,7 +31,7 @@ def test_defaults_are_told_with_their_reasons() -> None:
     assert config.model.max_model_len == 2048
     assert config.model.max_model_len_auto
     assert config.model.served_names == ["org/m"]
-    assert config.cache.kv_cache_dtype == "bfloat16"
+    assert config.cache.kv_cache_dtype == "float16"
     for name in ("max_model_len", "max_num_seqs", "max_num_batched_tokens", "num_threads",
                  "kv_cache_memory_bytes", "served_model_name"):  # fmt: skip
         assert config.reasons[name]
@@ -142,7 +142,7 @@ def test_enforce_eager_is_accepted_either_way(value: bool) -> None:
         ({"gpu_memory_utilization": float("nan")}, "gpu_memory_utilization"),
         ({"kv_cache_memory_bytes": 0}, "kv_cache_memory_bytes"),
         ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype"),
-        ({"dtype": "float16"}, "dtype"),
+        ({"dtype": "int8"}, "dtype"),
         ({"num_gpu_blocks_override": 0}, "num_gpu_blocks_override"),
         ({"max_num_seqs": 0}, "max_num_seqs"),
         ({"max_num_seqs": -1}, "max_num_seqs"),

@@ -95,7 +95,7 @@ class AttentionCase:
     lengths: Sequence[int]
     window: int | None = None
     block_size: int = 16
-    dtype: str = "bfloat16"
+    dtype: str = "float16"
     num_rotary: int | None = None
     norm: bool = False
     seed: int = 0

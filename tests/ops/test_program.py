@@ -60,7 +60,7 @@ WRONG = {
     "attention": lambda o, x: o.attention(
         x, o.make_kv_caches(1, 2, 8, HEADS, "float32")[0], HEADS, 1.0
     ),
-    "make_kv_caches": lambda o, x: o.make_kv_caches(1, 2, 8, HEADS, "float16"),
+    "make_kv_caches": lambda o, x: o.make_kv_caches(1, 2, 8, HEADS, "int7"),
 }
 
 
