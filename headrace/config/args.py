@@ -140,8 +140,8 @@ class EngineArgs:
     )  # fmt: skip
     kv_cache_dtype: Literal["auto", "float16", "bfloat16", "float32"] = option(
         "auto",
-        "Number type of the KV cache. auto is --dtype, else float16: as small as bfloat16 and eight "
-        "times finer.",
+        "Number type of the KV cache. auto is --dtype, else float16: as small as bfloat16 and "
+        "eight times finer.",
         group="Cache",
         choices=("auto", "float16", "bfloat16", "float32"),
     )

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from headrace.ops.native_ops import NativeOps
 
 from headrace.errors import ModelError
 from headrace.layers.loader import Loader
 from headrace.models.registry import ModelRegistry
 from headrace.ops.formats import StoredTensor, WeightFormat
+from headrace.ops.native_ops import NativeOps
 from headrace.ops.ops import F32, Ops, StepInputs
 from headrace.ops.torch_ops import TorchOps
 
