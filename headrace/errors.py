@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+MAX_SHOWN = 100
+
+
+def shown(value: object) -> str:
+    """A caller's value as error messages show it: short, and never an error of its own."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python prints no number of thousands of digits
+        return "a very large number"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
 
 class HeadraceError(Exception):
     """Root of everything headrace raises on purpose."""

@@ -213,8 +213,8 @@ class LLM:
 
 
 def _one_or_many(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
-    if isinstance(prompts, (str, dict)):
-        return [cast(PromptType, prompts)]
+    if isinstance(prompts, (str, dict, bytes)) or not isinstance(prompts, Sequence):
+        return [cast(PromptType, prompts)]  # one, or nothing the renderer lets pass
     if prompts and all(isinstance(item, int) for item in prompts):
         return [cast(PromptType, list(prompts))]
     return list(cast("Sequence[PromptType]", prompts))

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
 import msgspec
 
-from headrace.errors import UnsupportedError, ValidationError
+from headrace.errors import UnsupportedError, ValidationError, shown
 from headrace.logger import make_logger
 
 logger = make_logger(__name__)
@@ -314,7 +315,7 @@ def _integer(name: str, value: object, low: int, high: int, *, also: str = "") -
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         bounds = f"at least {low}" if high == INT64_MAX else f"in [{low}, {high}]"
         raise ValidationError(
-            f"{name} must be an integer {bounds}{' ' + also if also else ''}, got {value!r}",
+            f"{name} must be an integer {bounds}{' ' + also if also else ''}, got {shown(value)}",
             param=name,
             value=value,
         )
@@ -324,14 +325,15 @@ def _real(name: str, value: object, low: float, high: float, *, low_open: bool =
     ok = (
         isinstance(value, (int, float))
         and not isinstance(value, bool)
-        and math.isfinite(value)
         and (low < value if low_open else low <= value)
-        and value <= high
+        and (value <= high if high < math.inf else value <= sys.float_info.max)
     )
     if not ok:
         bracket = "(" if low_open else "["
         bounds = f"in {bracket}{low:g}, {high:g}]" if high < math.inf else "finite and above 0"
-        raise ValidationError(f"{name} must be {bounds}, got {value!r}", param=name, value=value)
+        raise ValidationError(
+            f"{name} must be {bounds}, got {shown(value)}", param=name, value=value
+        )
 
 
 def _token_ids(name: str, ids: Sequence[object]) -> list[int]:
@@ -341,7 +343,7 @@ def _token_ids(name: str, ids: Sequence[object]) -> list[int]:
     for token_id in ids:
         if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < 2**31:
             raise ValidationError(
-                f"{name} must hold token ids, got {token_id!r}", param=name, value=token_id
+                f"{name} must hold token ids, got {shown(token_id)}", param=name, value=token_id
             )
         good.append(token_id)
     return good
@@ -352,23 +354,27 @@ def _logit_bias(bias: object) -> dict[int, float]:
         raise ValidationError("logit_bias must map token ids to numbers", param="logit_bias")
     clean: dict[int, float] = {}
     for key, value in bias.items():
-        try:
-            token_id = int(key) if isinstance(key, str) else key
-        except ValueError:
-            token_id = None
+        token_id = _digits(key) if isinstance(key, str) else key
         if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < 2**31:
+            name = shown(key).strip("'")
             raise ValidationError(
-                f"logit_bias key {key!r} is not a token id", param=f"logit_bias.{key}", value=key
+                f"logit_bias key {name} is not a token id", param=f"logit_bias.{name}", value=key
             )
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not math.isfinite(value) or not -100 <= value <= 100:
+        if not number or not -100 <= value <= 100:
             raise ValidationError(
-                f"logit_bias of token {key} must be a number in [-100, 100], got {value!r}",
-                param=f"logit_bias.{key}",
+                f"logit_bias of token {token_id} must be a number in [-100, 100], "
+                f"got {shown(value)}",
+                param=f"logit_bias.{token_id}",
                 value=value,
             )
         clean[token_id] = float(value)
     return clean
+
+
+def _digits(text: str) -> int | None:
+    """The number a JSON key stands for: up to ten digits and nothing else."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None
 
 
 def _utf8(name: str, text: str) -> None:

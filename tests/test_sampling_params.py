@@ -9,17 +9,17 @@ import msgspec
 import pytest
 
 from headrace import SamplingParams
-from headrace.errors import UnsupportedError, ValidationError
+from headrace.errors import UnsupportedError, ValidationError, shown
 from headrace.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 NAN, INF = math.nan, math.inf
 
 BAD = [
-    ("n", [0, -1, 10**9, 16385, 1.5, True, "2", None]),
+    ("n", [0, -1, 10**9, 10**5000, 16385, 1.5, True, "2", None]),
     ("presence_penalty", [-2.1, 2.1, NAN, INF, "1", True]),
     ("frequency_penalty", [-2.1, 2.1, NAN, -INF]),
-    ("repetition_penalty", [0.0, -1.0, NAN, INF]),
-    ("temperature", [-0.1, 2.1, NAN, INF, "hot", True]),
+    ("repetition_penalty", [0.0, -1.0, NAN, INF, 10**400]),
+    ("temperature", [-0.1, 2.1, NAN, INF, 10**400, -(10**5000), "hot", True]),
     ("top_p", [0.0, -0.5, 1.01, NAN]),
     ("top_k", [-2, 1.5, True, 2**63]),
     ("min_p", [-0.01, 1.01, NAN]),
@@ -27,11 +27,14 @@ BAD = [
     ("max_tokens", [0, -1, 1.5, True, 2**63]),
     ("min_tokens", [-1, 1.5, 17]),
     ("stop", [[""], "", [1], 5, ["a", None], ["\ud800"]]),
-    ("stop_token_ids", [[-1], [2**31], [1.0], [True], "5", {1: 2}]),
+    ("stop_token_ids", [[-1], [2**31], [10**5000], [1.0], [True], "5", {1: 2}]),
     ("logprobs", [-2, 1.5, "3"]),
     ("prompt_logprobs", [-2, "3"]),
     ("logprob_token_ids", [list(range(129)), [-1]]),
-    ("logit_bias", [{-1: 1.0}, {2**31: 1.0}, {"x": 1.0}, {1: 101}, {1: NAN}, {1: "2"}, {1: True},
+    ("logit_bias", [{-1: 1.0}, {2**31: 1.0}, {10**5000: 1.0}, {"x": 1.0}, {"": 1.0}, {"1_0": 1.0},
+                    {" 1": 1.0}, {"+1": 1.0}, {"-1": 1.0}, {"1.0": 1.0}, {"٣": 1.0},
+                    {"9" * 5000: 1.0}, {1: 101}, {1: NAN}, {1: INF}, {1: 10**400}, {1: "2"},
+                    {1: True}, {1: None},
                     {True: 1.0}, [1], "1"]),
     ("allowed_token_ids", [[], [-1], ["a"]]),
     ("bad_words", [[""], [1], "word"]),
@@ -45,7 +48,9 @@ BAD = [
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [(field, value) for field, values in BAD for value in values]
+    ("field", "value"),
+    [(field, value) for field, values in BAD for value in values],
+    ids=lambda value: shown(value)[:40],
 )
 def test_a_value_outside_its_rule_is_refused_naming_the_field(field: str, value: Any) -> None:
     with pytest.raises(ValidationError) as error:
@@ -53,6 +58,7 @@ def test_a_value_outside_its_rule_is_refused_naming_the_field(field: str, value:
     assert error.value.param is not None
     assert error.value.param.split(".")[0] == field
     assert field in str(error.value)
+    assert len(str(error.value)) < 300
 
 
 def test_defaults_are_the_fields_own() -> None:

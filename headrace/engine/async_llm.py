@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 
@@ -134,15 +135,11 @@ class AsyncLLM:
         """
         check_types(request_id, params)
         self._raise_if_dead()
-        self.check_admission(params.n)
-        self._outputs.ensure_running()
         arrival_time = time.time() if arrival_time is None else arrival_time
-        if not isinstance(prompt, EngineInput):
-            self._num_rendering += params.n
-            try:
+        with self.admit(params.n):
+            self._outputs.ensure_running()
+            if not isinstance(prompt, EngineInput):
                 prompt = await self._render(prompt)
-            finally:
-                self._num_rendering -= params.n
         request = self._front.input_processor.process(
             request_id, prompt, params, priority=priority, arrival_time=arrival_time
         )
@@ -234,6 +231,16 @@ class AsyncLLM:
         self._admission.check(
             n, self.num_unfinished_requests, self._front.output_processor.num_queued_tokens
         )
+
+    @contextmanager
+    def admit(self, n: int = 1) -> Iterator[None]:
+        """check_admission, and n requests count as queued inside the `with` block."""
+        self.check_admission(n)
+        self._num_rendering += n
+        try:
+            yield
+        finally:
+            self._num_rendering -= n
 
     async def check_health(self) -> None:
         """Raise EngineDeadError when the core has ended or gives no sign of life.

@@ -1,8 +1,9 @@
-"""What the server and other programs see of an engine. `AsyncLLM` is the real one; tests have a fake."""
+"""What the server and other programs see of an engine: `AsyncLLM`, or a fake in tests."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from headrace.config.engine import EngineConfig
@@ -96,6 +97,14 @@ class EngineClient(Protocol):
 
     def check_admission(self, n: int = 1) -> None:
         """Raise AdmissionError when n more requests would pass the queue limits."""
+        ...
+
+    def admit(self, n: int = 1) -> AbstractContextManager[None]:
+        """check_admission, and n requests count as queued inside the `with` block.
+
+        For work before `add_request` that takes time; without a wait in between, the request that
+        was let in is not refused by it.
+        """
         ...
 
     async def check_health(self) -> None:

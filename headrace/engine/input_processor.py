@@ -213,7 +213,8 @@ class InputProcessor:
         if not words or self._tokenizer is None:
             return None
         found: dict[tuple[int, ...], None] = {}
-        for word in words[: MAX_BAD_WORD_SEQUENCES + 1]:  # more are refused anyhow
+        distinct = list(dict.fromkeys(words))
+        for word in distinct[: MAX_BAD_WORD_SEQUENCES + 1]:  # more are refused anyhow
             for text in (word, " " + word.lstrip()):
                 ids = self._tokenizer.encode(text, add_special_tokens=False)
                 self._check_ids("bad_words", ids)

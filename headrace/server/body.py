@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -16,7 +17,7 @@ import msgspec
 from starlette.requests import Request
 
 from headrace.config.args import nearest
-from headrace.errors import ValidationError
+from headrace.errors import ValidationError, shown
 from headrace.server.errors import BodyTooLargeError
 from headrace.server.protocol.common import RequestRecord
 from headrace.server.settings import ServerSettings
@@ -24,7 +25,7 @@ from headrace.server.settings import ServerSettings
 WARNINGS_HEADER = "X-Headrace-Warnings"
 STRICT_HEADER = "x-strict"
 MAX_REPORTED_FIELDS = 20
-THREAD_FROM = 256 << 10
+THREAD_FROM = 64 << 10
 """Bodies of this many bytes and more are parsed off the event loop."""
 
 Model = TypeVar("Model", bound=RequestRecord)
@@ -49,19 +50,32 @@ async def read_body(
             param="content-type",
         )
     body = await _read_limited(request, settings.max_body_size)
-    if len(body) < THREAD_FROM:
-        data = parse_json(body, settings.max_json_depth)
-    else:
-        data = await asyncio.to_thread(parse_json, body, settings.max_json_depth)
-    record = model.model_validate(data)
+    is_strict = settings.strict_requests or request.headers.get(STRICT_HEADER) == "1"
+    work = partial(parse_record, body, model, settings.max_json_depth, is_strict=is_strict)
+    return work() if len(body) < THREAD_FROM else await asyncio.to_thread(work)
+
+
+def parse_record(
+    body: bytes, model: type[Model], max_depth: int, *, is_strict: bool
+) -> tuple[Model, dict[str, str]]:
+    """The record that a body holds, and headers to answer with.
+
+    Raises:
+        ValidationError, pydantic.ValidationError, UnsupportedError: as `read_body` says.
+    """
+    record = model.model_validate(parse_json(body, max_depth))
     record.settle_known_extras()
     unknown = list(unknown_fields(record))
     if not unknown:
         return record, {}
-    if settings.strict_requests or request.headers.get(STRICT_HEADER) == "1":
-        path, hint = unknown[0]
-        raise ValidationError(f"there is no field {path!r}{hint}", param=path)
-    names = [quote(path[:80], safe="._-[]") for path, _hint in unknown[:MAX_REPORTED_FIELDS]]
+    if is_strict:
+        prefix, name, known = unknown[0]
+        path = prefix + name
+        raise ValidationError(f"there is no field {shown(path)}{nearest(name, known)}", param=path)
+    names = [
+        quote((prefix + name)[:80], safe="._-[]")
+        for prefix, name, _known in unknown[:MAX_REPORTED_FIELDS]
+    ]
     if len(unknown) > len(names):
         names.append(f"and {len(unknown) - len(names)} more")
     return record, {WARNINGS_HEADER: f"unknown fields ignored: {', '.join(names)}"}
@@ -100,11 +114,11 @@ def json_depth(body: bytes) -> int:
     return deepest
 
 
-def unknown_fields(record: RequestRecord, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Paths of fields that no record knows, each with a hint at the nearest known one."""
+def unknown_fields(record: RequestRecord, prefix: str = "") -> Iterator[tuple[str, str, list[str]]]:
+    """Fields that no record knows: the path before the name, the name, and the known ones there."""
     known = list(type(record).model_fields)
     for name in record.model_extra or {}:
-        yield prefix + name, nearest(name, known)
+        yield prefix, name, known
     for name in record.model_fields_set:
         value = getattr(record, name, None)
         if isinstance(value, RequestRecord):

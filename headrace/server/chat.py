@@ -93,8 +93,8 @@ async def plan_chat(state: ServerState, request: Request, body: ChatRequest) -> 
         logprobs=_num_logprobs(body),
         prompt_logprobs=body.prompt_logprobs,
     )
-    engine.check_admission(num_choices)
-    prompt = await render_chat(engine, body, settings)
+    with engine.admit(num_choices):
+        prompt = await render_chat(engine, body, settings)
     continues = body.continue_final_message or body.add_generation_prompt is False
     last = body.messages[-1]
     return ChatPlan(

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.engine.client import EngineClient
-from headrace.errors import ValidationError
+from headrace.errors import UnsupportedError, ValidationError
 from headrace.inputs import EngineInput
 from headrace.outputs import CompletionOutput, RequestOutput
 from headrace.server.answer import Head, Tally, UsagePlan, check_answer, json_response
@@ -108,6 +108,8 @@ async def plan_completion(
     if max_tokens is None:
         max_tokens = default_max_tokens(engine.config) or DEFAULT_MAX_TOKENS
     echo = bool(body.echo)
+    if echo and tokenizer_of(engine) is None:
+        raise UnsupportedError("echo needs a tokenizer (skip_tokenizer_init)", param="echo")
     if max_tokens == 0 and not echo:
         raise ValidationError(
             "max_tokens must be at least 1 (0 is for echo=true)", param="max_tokens", value=0
@@ -119,8 +121,9 @@ async def plan_completion(
         logprobs=body.logprobs,
         prompt_logprobs=body.logprobs if echo else body.prompt_logprobs,
     )
-    engine.check_admission(num_choices)
-    prompts = await render_prompts(engine, raw, body, special=body.add_special_tokens is not False)
+    special = body.add_special_tokens is not False
+    with engine.admit(num_choices):
+        prompts = await render_prompts(engine, raw, body, special=special)
     jobs = [
         Job(f"cmpl-{stem}-{index}", prompt, params.clone(), priority)
         for index, prompt in enumerate(prompts)

@@ -30,6 +30,7 @@ RETRY_AFTER = 2.0
 """Seconds after which a server that starts, or its successor, may be asked again."""
 MAX_SHOWN_ERRORS = 10
 MAX_MESSAGE = 2000
+MAX_PARAM = 200
 
 
 class NotFoundError(ValidationError):
@@ -148,7 +149,7 @@ def error_headers(error: BaseException) -> Mapping[str, str]:
 def encode_error(info: ErrorInfo) -> bytes:
     """Strict JSON, whatever characters the message holds."""
     message = info.message.encode("utf-8", "replace").decode()
-    param = info.param and info.param.encode("utf-8", "replace").decode()
+    param = info.param and info.param[:MAX_PARAM].encode("utf-8", "replace").decode()
     return msgspec.json.encode(ErrorBody(ErrorInfo(message, info.type, param, info.code)))
 
 

@@ -17,7 +17,7 @@ PRIORITY_HEADER = "x-headrace-priority"
 _TAKEN_AS_THEY_ARE = (
     "n", "seed", "stop", "temperature", "top_p", "presence_penalty", "frequency_penalty",
     "logit_bias", "top_k", "min_p", "repetition_penalty", "stop_token_ids",
-    "include_stop_str_in_output", "ignore_eos", "min_tokens", "skip_special_tokens",
+    "include_stop_str_in_output", "ignore_eos", "min_tokens", "detokenize", "skip_special_tokens",
     "spaces_between_special_tokens", "allowed_token_ids", "bad_words", "stream_interval",
 )  # fmt: skip
 _DEFAULT_KEYS = frozenset(_TAKEN_AS_THEY_ARE)

@@ -12,6 +12,7 @@ import math
 import os
 import signal
 import socket
+import ssl
 import stat
 import threading
 import time
@@ -28,11 +29,12 @@ from headrace.config.engine import EngineConfig
 from headrace.engine.async_llm import AsyncLLM
 from headrace.engine.client import EngineClient
 from headrace.engine.setup import make_engine_config
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, UnsupportedError, ValidationError
 from headrace.logger import make_logger, set_up_logging
 from headrace.metrics.loggers import LoggingStatLogger
 from headrace.metrics.prometheus import PrometheusStatLogger
 from headrace.metrics.stats import StatLogger
+from headrace.sampling_params import SamplingParams
 from headrace.server.app import build_app
 from headrace.server.settings import ServerSettings
 from headrace.server.state import ServerState
@@ -61,8 +63,10 @@ def run_server(args: AsyncEngineArgs, settings: ServerSettings) -> int:
         ConfigError, ModelError, EngineStartError: it cannot start; one line, nothing left behind.
     """
     begin = time.monotonic()
+    _check_tls(settings)
     with contextlib.closing(bind(settings)) as listener, _removed_at_end(settings.uds):
         config = make_engine_config(args)
+        _check_defaults(config)
         # Only now: until here a setting that cannot work shall be the one line on the screen.
         set_up_logging(role="server")
         log_settings(config, settings)
@@ -72,6 +76,28 @@ def run_server(args: AsyncEngineArgs, settings: ServerSettings) -> int:
         process = ServingProcess(app.state.server, server, config, metrics, begin)
         with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
             return runner.run(process.run(listener))
+
+
+def _check_tls(settings: ServerSettings) -> None:
+    """Refuse a certificate that cannot be used, before uvicorn stumbles over it."""
+    if settings.ssl_certfile is None:
+        return
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(settings.ssl_certfile, settings.ssl_keyfile)
+    except OSError as error:  # SSLError is one
+        raise ConfigError(
+            f"ssl_certfile {settings.ssl_certfile} and ssl_keyfile {settings.ssl_keyfile} "
+            f"cannot be used: {error.strerror or error}"
+        ) from None
+
+
+def _check_defaults(config: EngineConfig) -> None:
+    """Refuse generation defaults with which every request that keeps them would fail."""
+    try:
+        SamplingParams.from_optional(**config.model.generation_config)
+    except (ValidationError, UnsupportedError) as error:
+        raise ConfigError(f"generation_config: {error}") from None
 
 
 def bind(settings: ServerSettings) -> socket.socket:

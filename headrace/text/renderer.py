@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.config.engine import ModelConfig
-from headrace.errors import UnsupportedError, ValidationError
+from headrace.errors import UnsupportedError, ValidationError, shown
 from headrace.inputs import EngineInput, PromptType
 from headrace.text.chat_template import ChatTemplates
 from headrace.text.messages import check_json, normalise_messages
@@ -224,7 +224,7 @@ class Renderer:
         for token_id in ids:
             if type(token_id) is not int or not 0 <= token_id < vocab_size:
                 raise ValidationError(
-                    f"{param} holds {str(token_id)[:50]!r}, "
+                    f"{param} holds {shown(token_id)}, "
                     f"token ids are integers from 0 to {vocab_size - 1}",
                     param=param,
                     value=token_id,

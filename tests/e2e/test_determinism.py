@@ -75,12 +75,11 @@ def test_a_prefix_cache_hit_gives_the_same_bits(
 ) -> None:
     with make_llm() as llm:
         params = SamplingParams(**sampling)
-        first = llm.generate(STORY, params, use_tqdm=False)[0]
-        second = llm.generate(STORY, params, use_tqdm=False)[0]
-    assert first.num_cached_tokens == 0
-    assert second.num_cached_tokens is not None
-    assert second.num_cached_tokens >= 16
-    assert _bits(first) == _bits(second) == alone[0]
+        outputs = [llm.generate(STORY, params, use_tqdm=False)[0] for _ in range(4)]
+    num_cached = [output.num_cached_tokens or 0 for output in outputs]
+    assert num_cached[0] == 0
+    assert min(num_cached[1:]) >= 16
+    assert [_bits(output) for output in outputs] == [alone[0]] * 4
 
 
 def test_forced_preemption_gives_the_same_bits(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
+import os
+import random
 import signal
 import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -148,6 +153,56 @@ def test_equal_request_ids_in_flight_get_their_own_answers(server: Server) -> No
     assert "52" in texts[50]
 
 
+def test_a_stream_closed_leaves_another_of_the_same_id_alone(server: Server) -> None:
+    body = LONG | {"request_id": "same", "max_tokens": 40, "temperature": 0}
+    headers = {"X-Request-Id": "same"}
+    url = f"{server.url}/v1/completions"
+    alone = httpx.post(url, json=body, timeout=60).text
+    with httpx.stream("POST", url, json=body, headers=headers, timeout=60) as kept:
+        lines = kept.iter_lines()
+        first = next(lines)
+        with httpx.stream("POST", url, json=LONG, headers=headers, timeout=60) as closed:
+            closed_lines = closed.iter_lines()
+            next(closed_lines)
+        rest = list(lines)
+    assert '"id":"cmpl-same"' in first
+    assert "".join(_texts([first, *rest])) == "".join(_texts(alone.splitlines()))
+    _until(lambda: server.metric("headrace:num_requests_running") == 0)
+
+
+def test_clients_that_leave_at_random_points_leave_nothing(server: Server) -> None:
+    rng = random.Random(3)
+    front, core = psutil.Process(server.process.pid), server.core()
+
+    async def leave(client: httpx.AsyncClient) -> None:
+        body = LONG | {
+            "prompt": rng.choice(["a", "word " * 400, ["a", "b"]]), "n": rng.choice([1, 1, 3]),
+            "stream": rng.random() < 0.5, "max_tokens": rng.choice([1, 5, 500]),
+        }  # fmt: skip
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(rng.choice([0.001, 0.01, 0.03, 0.1, 0.3])):
+                await client.post("/v1/completions", json=body)
+
+    async def crowd() -> None:
+        async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
+            for _ in range(10):
+                await asyncio.gather(*(leave(client) for _ in range(20)))
+
+    def memory_after_a_crowd() -> tuple[int, int]:
+        asyncio.run(crowd())
+        for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
+            _until(lambda name=name: server.metric(f"headrace:{name}") == 0)
+        return front.memory_info().rss, core.memory_info().rss
+
+    before = memory_after_a_crowd()
+    aborted = _aborts(server)
+    after = memory_after_a_crowd()
+    assert _aborts(server) > aborted + 20
+    assert max(new - old for new, old in zip(after, before, strict=True)) < 8 << 20
+    answer = httpx.post(f"{server.url}/v1/completions", json={"prompt": "a"}, timeout=60)
+    assert answer.status_code == 200
+
+
 def test_a_killed_core_ends_every_stream_and_the_server(
     start_server: Callable[..., Server],
 ) -> None:
@@ -166,17 +221,28 @@ def test_a_killed_core_ends_every_stream_and_the_server(
                 lines.append("cut")
         ends.append((time.monotonic(), [line for line in lines if line]))
 
+    plain: list[tuple[float, int]] = []
+
+    def ask() -> None:
+        body = LONG | {"stream": False}
+        answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60)
+        plain.append((time.monotonic(), answer.status_code))
+
     threads = [threading.Thread(target=stream) for _ in range(8)]
+    threads += [threading.Thread(target=ask) for _ in range(2)]
     for thread in threads:
         thread.start()
     started.wait(30)
+    _until(lambda: server.metric("headrace:num_requests_running") == 10)
     children = server.children()
     server.core().kill()
     killed = time.monotonic()
-    statuses = []
+    statuses, late = [], []
     while server.process.poll() is None and time.monotonic() < killed + 10:
         try:
             statuses.append(httpx.get(f"{server.url}/health", timeout=2).status_code)
+            if statuses[-1] == 503:
+                late.append(httpx.post(f"{server.url}/v1/completions", json=LONG, timeout=2))
         except httpx.TransportError:
             break
         time.sleep(0.02)
@@ -187,7 +253,11 @@ def test_a_killed_core_ends_every_stream_and_the_server(
         assert when - killed < 5
         assert any('"error"' in line for line in lines), lines[-3:]
         assert not any('"finish_reason":"stop"' in line for line in lines)
+    assert [status for _, status in plain] == [500, 500]
+    assert max(when - killed for when, _ in plain) < 5
     assert 503 in statuses
+    assert late
+    assert {answer.status_code for answer in late} <= {500, 503}
     assert server.process.wait(10) != 0
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive
@@ -226,28 +296,47 @@ def test_two_servers_started_at_once_both_answer(start_server: Callable[..., Ser
 @pytest.mark.parametrize(
     "arguments",
     [["--max-model-len", "0"], ["/no/such/model"], ["--no-such-flag"], ["--port", "x"],
-     ["--scheduling-policy", "lottery"], ["--max-num-seqs", "-1"], ["--block-size", "7"]],
+     ["--scheduling-policy", "lottery"], ["--max-num-seqs", "-1"], ["--block-size", "7"],
+     ["--tool-call-parser", "no-such-parser"], ["--reasoning-parser", "no-such-parser"],
+     ["--override-generation-config", '{"temperature": 9}'],
+     ["--ssl-keyfile", __file__, "--ssl-certfile", __file__],
+     ["--ssl-keyfile", "/no/such/key", "--ssl-certfile", "/no/such/cert"]],
     ids=" ".join,
 )  # fmt: skip
 def test_a_bad_setting_ends_in_one_line_and_status_2(arguments: list[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace.cli.main", "serve", *arguments],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = _serve(*arguments)
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
     assert "Traceback" not in done.stderr
 
 
 def test_a_taken_port_ends_in_one_line_and_status_2(server: Server) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "headrace.cli.main", "serve", "--host", "127.0.0.1", "--port",
-         str(server.port)],
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    done = _serve("--host", "127.0.0.1", "--port", str(server.port))
     assert done.returncode == 2
     assert str(server.port) in done.stderr.strip().splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+def _serve(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a server that cannot start; nothing of it may be left."""
+    mark = uuid.uuid4().hex
+    done = subprocess.run(
+        [sys.executable, "-m", "headrace.cli.main", "serve", *arguments],
+        capture_output=True, text=True, timeout=60, env={**os.environ, "HEADRACE_TEST_MARK": mark},
+    )  # fmt: skip
+    left = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get("HEADRACE_TEST_MARK") == mark:
+                left.append(process)
+    assert not left
+    return done
+
+
+def _texts(lines: list[str]) -> list[str]:
+    """What the chunks of a stream say."""
+    chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    return [choice["text"] for chunk in chunks for choice in chunk["choices"]]
 
 
 def _aborts(server: Server) -> float:

@@ -177,6 +177,12 @@ def test_process_too_many_bad_words_are_refused(tokenizer: Tokenizer) -> None:
     _process(_processor(tokenizer), bad_words=[f"word{i}" for i in range(64)])
 
 
+def test_process_bad_word_after_many_equal_ones_is_kept(tokenizer: Tokenizer) -> None:
+    request = _process(_processor(tokenizer), bad_words=["x"] * 1000 + ["y"])
+    banned = request.sampling_params.bad_words_token_ids
+    assert banned == [[120], [32, 120], [121], [32, 121]]
+
+
 @pytest.mark.parametrize("name", ["stop", "bad_words"])
 def test_process_strings_without_a_tokenizer_are_refused(name: str) -> None:
     with pytest.raises(ValidationError, match="needs a tokenizer") as caught:

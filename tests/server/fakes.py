@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import codecs
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from headrace.config.args import AsyncEngineArgs
@@ -113,6 +114,7 @@ class FakeEngine:
         self._tokenizer = ByteTokenizer()
         self.renderer: Any = FakeRenderer(self._tokenizer)
         self._num_added = 0
+        self._num_rendering = 0
 
     @property
     def tokenizer(self) -> Any:
@@ -174,8 +176,18 @@ class FakeEngine:
         raise NotImplementedError
 
     def check_admission(self, n: int = 1) -> None:
-        if self.limit is not None and len(self.live) + n > self.limit:
+        num = len(self.live) + self._num_rendering + n
+        if self.limit is not None and num > self.limit:
             raise AdmissionError("the queue is full", reason="max_num_queued_reqs", retry_after=2.5)
+
+    @contextlib.contextmanager
+    def admit(self, n: int = 1) -> Iterator[None]:
+        self.check_admission(n)
+        self._num_rendering += n
+        try:
+            yield
+        finally:
+            self._num_rendering -= n
 
     async def check_health(self) -> None:
         if self.is_dead:

@@ -34,6 +34,19 @@ async def test_unknown_route_and_wrong_method_have_the_one_error_body(
 
 
 @pytest.mark.parametrize(
+    "path",
+    ["/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/rerank", "/v1/score", "/pooling",
+     "/v1/audio/transcriptions", "/v1/files", "/v1/batches", "/v1/load_lora_adapter",
+     "/v1/unload_lora_adapter", "/collective_rpc", "/sleep", "/reset_prefix_cache"],
+)  # fmt: skip
+async def test_routes_that_do_not_exist_yet_or_are_for_operators_are_absent(
+    client: httpx.AsyncClient, path: str
+) -> None:
+    body = {"model": "tiny", "input": "a", "lora_name": "x", "lora_path": "/etc"}
+    check_error(await client.post(path, json=body), 404)
+
+
+@pytest.mark.parametrize(
     "body",
     [
         b"", b"{", b"[]", b'"x"', b"null", b"\xff", b'{"temperature": NaN}',
@@ -116,6 +129,18 @@ async def test_unknown_fields_are_listed_in_a_header(client: httpx.AsyncClient) 
     nested = {**CHAT, "stream": True, "stream_options": {"includ_usage": True}}
     answer = await client.post("/v1/chat/completions", json=nested)
     assert "stream_options.includ_usage" in answer.headers["X-Headrace-Warnings"]
+
+
+async def test_very_many_unknown_fields_are_not_compared_with_the_known_ones(
+    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> str:
+        raise AssertionError("compared")
+
+    monkeypatch.setattr("headrace.server.body.nearest", fail)
+    body = {**CHAT, **{f"field{i}": 1 for i in range(20_000)}}
+    answer = await client.post("/v1/chat/completions", json=body)
+    assert answer.headers["X-Headrace-Warnings"].endswith("and 19980 more")
 
 
 async def test_strict_requests_refuse_unknown_fields_with_a_hint(

@@ -1,0 +1,119 @@
+"""The application over a real engine without a model: where the two halves must agree."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from headrace.config.engine import FrontConfig
+from headrace.engine.async_llm import AsyncLLM
+from headrace.server.app import build_app
+from headrace.server.settings import ServerSettings
+from tests.engine.fakes import FACTORY, make_config, save_tokenizer
+from tests.server.conftest import check_error, frames_of, until
+
+URL = "/v1/completions"
+ClientOf = Callable[..., httpx.AsyncClient]
+
+
+@pytest.fixture
+def client_of() -> Iterator[ClientOf]:
+    """A client of an engine that counts: the token after 97 is 98."""
+    engines: list[AsyncLLM] = []
+
+    def make(**options: Any) -> httpx.AsyncClient:
+        engines.append(AsyncLLM(make_config(**options), executor_factory=FACTORY))
+        app = build_app(engines[-1], ServerSettings())
+        app.state.engine = engines[-1]
+        return httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=app), base_url="http://test", timeout=30
+        )
+
+    yield make
+    for engine in engines:
+        engine.shutdown()
+
+
+@pytest.fixture
+def tokenizer_folder(tmp_path: Any) -> str:
+    return save_tokenizer(tmp_path / "tokenizer")
+
+
+async def ask(client: httpx.AsyncClient, prompt: Any, **fields: Any) -> httpx.Response:
+    body = {"prompt": prompt, "max_tokens": 4, "temperature": 0, **fields}
+    return await client.post(URL, json=body)
+
+
+async def test_server_without_a_tokenizer_takes_and_gives_ids(client_of: ClientOf) -> None:
+    client = client_of()
+    answer = await ask(client, [97], stop_token_ids=[100], return_token_ids=True, logprobs=1)
+    [choice] = answer.json()["choices"]
+    assert (choice["text"], choice["token_ids"]) == ("", [98, 99, 100])
+    assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", 100)
+    assert choice["logprobs"]["tokens"] == ["token_id:98", "token_id:99", "token_id:100"]
+    answer = await ask(client, [97], stream=True, return_token_ids=True)
+    ids = [frame["choices"][0]["token_ids"] for frame in frames_of(answer.text)[:-1]]
+    assert [token for part in ids for token in part] == [98, 99, 100, 101]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("fields", "status", "param"),
+    [
+        ({"prompt": "a"}, 400, "prompt"),
+        ({"stop": ["x"]}, 400, "stop"),
+        ({"bad_words": ["x"]}, 400, "bad_words"),
+        ({"echo": True}, 501, "echo"),
+        ({"echo": True, "max_tokens": 0, "logprobs": 1}, 501, "echo"),
+        ({"prompt": [300]}, 400, "prompt"),
+        ({"prompt": [97] * 200}, 400, "prompt"),
+        ({"stop_token_ids": [300]}, 400, "stop_token_ids"),
+        ({"logit_bias": {"300": 1}}, 400, "logit_bias.300"),
+        ({"logit_bias": {"5": int("9" * 400)}}, 400, "logit_bias.5"),
+        ({"logit_bias": {"1_0": 1}}, 400, "logit_bias.1_0"),
+        ({"allowed_token_ids": [300]}, 400, "allowed_token_ids"),
+        ({"logprobs": 21}, 400, "logprobs"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_what_needs_text_or_another_vocabulary_is_refused_before_the_first_byte(
+    client_of: ClientOf, fields: dict[str, Any], status: int, param: str, stream: bool
+) -> None:
+    client = client_of()
+    check_error(await ask(client, **{"prompt": [97], "stream": stream, **fields}), status, param)
+    assert (await ask(client, [97])).status_code == 200
+
+
+async def test_excess_of_long_prompts_is_refused_before_it_is_tokenised(
+    client_of: ClientOf, tokenizer_folder: str
+) -> None:
+    client = client_of(
+        tokenizer=tokenizer_folder, max_model_len=10_000, num_blocks=3000,
+        front=FrontConfig(max_num_queued_reqs=3),
+    )  # fmt: skip
+    engine: AsyncLLM = client._transport.app.state.engine  # type: ignore[attr-defined]
+    go, rendered = threading.Event(), []
+    render = engine.renderer.render_prompt
+
+    def slow(prompt: Any, **options: Any) -> Any:
+        rendered.append(len(prompt))
+        assert go.wait(20)
+        return render(prompt, **options)
+
+    engine.renderer.render_prompt = slow  # type: ignore[method-assign]
+    asking = [asyncio.create_task(ask(client, "a" * 5000)) for _ in range(10)]
+    await until(lambda: sum(task.done() for task in asking) == 7)
+    done = [task for task in asking if task.done()]
+    waiting = [task for task in asking if not task.done()]
+    for task in done:
+        check_error(task.result(), 503)
+        assert int(task.result().headers["retry-after"]) >= 1
+    go.set()
+    assert [(await task).status_code for task in waiting] == [200] * 3
+    assert rendered == [5000] * 3
+    assert engine.num_unfinished_requests == 0
