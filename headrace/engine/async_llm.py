@@ -17,7 +17,7 @@ from types import TracebackType
 from headrace.config.args import EngineArgs
 from headrace.config.engine import EngineConfig
 from headrace.engine.admission import Admission
-from headrace.engine.core_client import AsyncEngineCoreClient, make_async_client
+from headrace.engine.core_client import AsyncEngineCoreClient, make_client
 from headrace.engine.event_loop import running_loop
 from headrace.engine.front import make_front, release, submit
 from headrace.engine.input_processor import check_types
@@ -76,12 +76,17 @@ class AsyncLLM:
         on_stage: OnStage | None = None,
         executor_factory: str = EXECUTOR_FACTORY,
     ) -> None:
-        if not config.front.multiprocess:
-            raise UnsupportedError("AsyncLLM needs a core in a process of its own (multiprocess)")
         self.config = config
-        start = partial(
-            make_async_client, config, on_stage=on_stage, executor_factory=executor_factory
-        )
+
+        def start() -> AsyncEngineCoreClient:
+            return make_client(
+                config,
+                asynchronous=True,
+                multiprocess=config.front.multiprocess,
+                on_stage=on_stage,
+                executor_factory=executor_factory,
+            )
+
         self._client: AsyncEngineCoreClient
         self._client, self._front = make_front(config, start, stat_loggers)
         self.renderer = self._front.renderer

@@ -6,10 +6,11 @@ Both speak in the same records; whoever holds a client is its only user, in one 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, overload
 
 from headrace.config.engine import EngineConfig
 from headrace.engine.launch import EXECUTOR_FACTORY, OnStage
+from headrace.errors import UnsupportedError
 from headrace.messages.outputs import EngineCoreOutputs
 from headrace.messages.requests import EngineCoreRequest, Verb
 from headrace.messages.startup import EngineReady
@@ -93,36 +94,54 @@ _CLIENTS = {
 """Imported on use: the core, which comes with the in-process client, is not for every process."""
 
 
-def make_sync_client(
+@overload
+def make_client(
     config: EngineConfig,
     *,
+    asynchronous: Literal[False],
     multiprocess: bool,
     on_stage: OnStage | None = None,
     executor_factory: str = EXECUTOR_FACTORY,
-) -> SyncEngineCoreClient:
-    """Start a core for a caller that waits, in a process of its own or in this one.
-
-    Raises:
-        ConfigError, ModelError, EngineStartError: it cannot be started, in one line.
-    """
-    make = _load("sync" if multiprocess else "inproc")
-    return cast(SyncEngineCoreClient, make(config, on_stage, executor_factory))
+) -> SyncEngineCoreClient: ...
 
 
-def make_async_client(
+@overload
+def make_client(
     config: EngineConfig,
     *,
+    asynchronous: Literal[True],
+    multiprocess: bool,
     on_stage: OnStage | None = None,
     executor_factory: str = EXECUTOR_FACTORY,
-) -> AsyncEngineCoreClient:
-    """Start a core, in a process of its own, for tasks of an event loop. Needs no running loop.
+) -> AsyncEngineCoreClient: ...
+
+
+def make_client(
+    config: EngineConfig,
+    *,
+    asynchronous: bool,
+    multiprocess: bool,
+    on_stage: OnStage | None = None,
+    executor_factory: str = EXECUTOR_FACTORY,
+) -> SyncEngineCoreClient | AsyncEngineCoreClient:
+    """Start a core and give the client for it; which one is fixed from here on.
+
+    Args:
+        asynchronous: whether tasks of an event loop use it (none need be running yet), or a caller
+            that waits.
+        multiprocess: whether the core gets a process of its own, or lives in this one.
+        on_stage: told about the start as it goes on, in this thread.
+        executor_factory: `module:function` of the core's executor; the seam for tests.
 
     Raises:
+        UnsupportedError: an asynchronous client of a core in this process.
         ConfigError, ModelError, EngineStartError: it cannot be started, in one line.
     """
-    return cast(AsyncEngineCoreClient, _load("async")(config, on_stage, executor_factory))
-
-
-def _load(kind: str) -> Any:
+    if asynchronous and not multiprocess:
+        raise UnsupportedError("AsyncLLM needs a core in a process of its own (multiprocess)")
+    kind = "async" if asynchronous else "sync" if multiprocess else "inproc"
     module, name = _CLIENTS[kind]
-    return getattr(import_module(module), name)
+    client: SyncEngineCoreClient | AsyncEngineCoreClient = getattr(import_module(module), name)(
+        config, on_stage, executor_factory
+    )
+    return client

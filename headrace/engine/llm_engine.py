@@ -12,7 +12,7 @@ from types import TracebackType
 
 from headrace.config.args import EngineArgs
 from headrace.config.engine import EngineConfig
-from headrace.engine.core_client import SyncEngineCoreClient, make_sync_client
+from headrace.engine.core_client import SyncEngineCoreClient, make_client
 from headrace.engine.event_loop import running_loop
 from headrace.engine.front import make_front, release, submit
 from headrace.engine.input_processor import check_types
@@ -79,8 +79,9 @@ class LLMEngine:
         if multiprocess is None:
             multiprocess = config.front.multiprocess and is_multiprocessing_enabled()
         start = partial(
-            make_sync_client,
+            make_client,
             config,
+            asynchronous=False,
             multiprocess=multiprocess,
             on_stage=on_stage,
             executor_factory=executor_factory,
