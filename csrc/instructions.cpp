@@ -89,7 +89,8 @@ void LinearOp::run(Frame& frame) const {
   const int row_tasks = (num_rows + chunk - 1) / chunk;
   const std::size_t cost = static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(depth) *
                            static_cast<std::size_t>(panels);
-  const int threads = cost < kWorthSharing ? 1 : frame.num_threads;
+  // Each of these is sixteen multiply-adds, about four times what `kWorthSharing` counts.
+  const int threads = 4 * cost < kWorthSharing ? 1 : frame.num_threads;
   const int groups = (panels + kGroup - 1) / kGroup;
   const int wanted = threads == 1 ? 1 : std::max(1, 8 * threads / row_tasks);
   const int panel_tasks = std::min(groups, wanted);

@@ -58,26 +58,29 @@ void pack_headers(Format format, const StoredBlock& block, int b, int lane, std:
   }
 }
 
-// 32 codes of one lane: bytes, or nibbles with their high bits apart.
-void pack_codes(const PanelLayout& layout, const std::uint8_t* codes, int lane,
+// 32 codes of one lane in rows: bytes, or nibbles of two k.
+void pack_rows(const PanelLayout& layout, const std::uint8_t* codes, int lane,
+               std::uint8_t* quants) {
+  const bool bytes = layout.quant_bytes == kBlockDepth * kPanelWidth;
+  for (int k = 0; k < kBlockDepth; k += bytes ? 1 : 2) {
+    const int code = bytes ? codes[k] : codes[k] | codes[k + 1] << 4;
+    quants[(bytes ? k : k / 2) * kPanelWidth + lane] = static_cast<std::uint8_t>(code);
+  }
+}
+
+// 32 codes of one lane in words of four bytes: nibbles of eight k, and their high bits apart.
+void pack_words(const PanelLayout& layout, const std::uint8_t* codes, int lane,
                 std::uint8_t* quants) {
-  if (layout.quant_bytes == kBlockDepth * kPanelWidth) {
-    for (int k = 0; k < kBlockDepth; ++k) quants[k * kPanelWidth + lane] = codes[k];
-    return;
-  }
-  for (int j = 0; j < kBlockDepth / 2; ++j) {
-    const int low = codes[2 * j] & 15, high = codes[2 * j + 1] & 15;
-    quants[j * kPanelWidth + lane] = static_cast<std::uint8_t>(low | high << 4);
-  }
-  const int num_words = layout.high_bytes / (4 * kPanelWidth);
-  const int bits = num_words;  // per weight, so that each word is full
-  for (int word = 0; word < num_words; ++word) {
-    const int count = 32 / bits;
-    std::uint32_t packed = 0;
-    for (int i = 0; i < count; ++i) {
-      packed |= static_cast<std::uint32_t>(codes[word * count + i] >> 4) << (i * bits);
-    }
-    put(quants + layout.quant_bytes, word * kPanelWidth + lane, packed);
+  const auto place = [lane](std::uint8_t* rows, int word, int byte) -> std::uint8_t& {
+    return rows[(word * kPanelWidth + lane) * 4 + byte];
+  };
+  const int bits = layout.high_bytes * 8 / (kBlockDepth * kPanelWidth);  // high ones of a code
+  for (int k = 0; k < kBlockDepth; ++k) {
+    const int quad = k / 4, byte = k % 4;
+    const int low = codes[k] & 15, high = codes[k] >> 4;
+    place(quants, quad / 2, byte) |= static_cast<std::uint8_t>(low << 4 * (quad % 2));
+    place(quants + layout.quant_bytes, quad * bits / 8, byte) |=
+        static_cast<std::uint8_t>(high << (4 + quad * bits) % 8);
   }
 }
 
@@ -90,7 +93,9 @@ void pack_blocks(Format format, const std::uint8_t* row, int depth, int lane, st
     std::uint8_t* header = out + layout.group_header;
     for (int b = 0; b < layout.group_blocks; ++b, header += layout.block_bytes()) {
       pack_headers(format, block, b, lane, out, header);
-      pack_codes(layout, block.codes + b * kBlockDepth, lane, header + layout.block_header);
+      const std::uint8_t* codes = block.codes + b * kBlockDepth;
+      const auto pack = layout.high_bytes ? pack_words : pack_rows;
+      pack(layout, codes, lane, header + layout.block_header);
     }
     out += layout.group_bytes();
   }

@@ -6,8 +6,12 @@
 // Headers hold one value per output lane. F32 and F16 quants are [32][16]; BF16 ones are
 // [16][16][2], neighbouring k side by side (also the tile layout of AMX). Q8 quants are [32][16]
 // bytes; 4-bit quants are [16][16] bytes, k = 2j in the low nibble of row j and 2j + 1 in the high
-// one. High bits are 32-bit words per lane, lowest k first: one bit each for 5-bit formats, two
-// each for Q6_K (one word for 16 k).
+// one.
+//
+// Formats with high bits have 32-bit words per lane instead, so that these are put above the
+// nibbles of four k at once. A word of nibbles holds eight k: byte i has k = i low, k = i + 4 high.
+// A word of high bits has those of k = i, i + 4, .. in byte i too, from bit 4 on and then round:
+// one bit each for 5-bit formats, two each for Q6_K (one word for 16 k).
 #pragma once
 
 #include "kernels.h"

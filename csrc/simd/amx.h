@@ -138,17 +138,19 @@ template <Format F>
 void unpack_tiles(const std::uint8_t* panel, int num_blocks, std::uint8_t* out) {
   PanelReader<F> reader;
   reader.panel = panel;
-  for (int block = 0; block < num_blocks; ++block) {
-    reader.begin(block);
-    for (int j = 0; j < kBlockDepth / 2; ++j) {
-      vf w[2][kVecs];
-      reader.pair(j, w);
-      for (int v = 0; v < kVecs; ++v) {
-        const vu pair = round_bf16(w[0][v]) >> 16 | (round_bf16(w[1][v]) & 0xffff0000u);
-        std::memcpy(out + 4 * v * kLanes, &pair, sizeof pair);
+  for (int span = 0; span < PanelReader<F>::kSpans * num_blocks; ++span) {
+    go_to_span(reader, span);
+    for_units<F>([&](int u) {
+      reader.open(u);
+      for (int i = 0; i < PanelReader<F>::kUnit; i += 2) {
+        for (int v = 0; v < kVecs; ++v) {
+          const vu pair = round_bf16(reader.weight(i, v)) >> 16 |
+                          (round_bf16(reader.weight(i + 1, v)) & 0xffff0000u);
+          std::memcpy(out + 4 * v * kLanes, &pair, sizeof pair);
+        }
+        out += kTileBytes;
       }
-      out += kTileBytes;
-    }
+    });
   }
 }
 

@@ -86,27 +86,42 @@ inline Scratch split_scratch(const AttentionArgs& a, std::ptrdiff_t rows, void* 
   return s;
 }
 
-template <CacheType T>
-inline vf load_half(const std::uint16_t* p) {
-  return T == CacheType::F16 ? load_f16(p) : load_bf16(p);
+struct Float16 {
+  using Stored = std::uint16_t;
+  static vf load(const std::uint16_t* p) { return load_f16(p); }
+};
+struct BFloat16 {
+  using Stored = std::uint16_t;
+  static vf load(const std::uint16_t* p) { return load_bf16(p); }
+};
+
+// body(element) with the one that the cache holds.
+template <typename Body>
+inline void with_element(CacheType type, Body&& body) {
+  switch (type) {
+    case CacheType::F32: body(Float32()); break;
+    case CacheType::F16: body(Float16()); break;
+    case CacheType::BF16: body(BFloat16()); break;
+  }
 }
 
 // n values in a row of the cache as float32.
-template <CacheType T>
-inline void widen(const void* cache, std::ptrdiff_t at, int n, float* out) {
-  if constexpr (T == CacheType::F32) {
-    std::memcpy(out, static_cast<const float*>(cache) + at,
-                sizeof(float) * static_cast<std::size_t>(n));
-  } else {
-    const std::uint16_t* in = static_cast<const std::uint16_t*>(cache) + at;
-    int i = 0;
-    for (; i + kLanes <= n; i += kLanes) store(out + i, load_half<T>(in + i));
-    if (i < n) {
-      std::uint16_t last[kLanes] = {};
-      std::memcpy(last, in + i, sizeof(std::uint16_t) * static_cast<std::size_t>(n - i));
-      store_part(out + i, load_half<T>(last), n - i);
-    }
+template <typename Element>
+inline void widen(const typename Element::Stored* in, int n, float* out) {
+  int i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(out + i, Element::load(in + i));
+  if (i < n) {
+    typename Element::Stored last[kLanes] = {};
+    std::memcpy(last, in + i, sizeof(last[0]) * static_cast<std::size_t>(n - i));
+    store_part(out + i, Element::load(last), n - i);
   }
+}
+
+// Where a block of the sequence begins in keys and in values, this head.
+inline std::ptrdiff_t block_start(const AttentionArgs& a, const AttentionItem& item, int position) {
+  const int size = a.cache.block_size;
+  const std::ptrdiff_t block = item.blocks[position / size];
+  return (block * a.cache.num_kv_heads + item.kv_head) * size * a.cache.head_dim;
 }
 
 // Ask for the block that holds this position, in one head's part of the cache, before it is needed.
@@ -115,8 +130,7 @@ inline void prefetch_block(const AttentionArgs& a, const AttentionItem& item, in
   constexpr std::ptrdiff_t kLine = 64;
   const std::ptrdiff_t values = static_cast<std::ptrdiff_t>(a.cache.block_size) * a.cache.head_dim;
   const std::ptrdiff_t bytes = values * (a.cache.type == CacheType::F32 ? 4 : 2);
-  const std::ptrdiff_t block = item.blocks[position / a.cache.block_size];
-  const std::ptrdiff_t start = (block * a.cache.num_kv_heads + item.kv_head) * bytes;
+  const std::ptrdiff_t start = block_start(a, item, position) / values * bytes;
   for (std::ptrdiff_t at = start; at < start + bytes; at += kLine) {
     __builtin_prefetch(static_cast<const char*>(a.cache.keys) + at);
     __builtin_prefetch(static_cast<const char*>(a.cache.values) + at);
@@ -124,9 +138,9 @@ inline void prefetch_block(const AttentionArgs& a, const AttentionItem& item, in
 }
 
 // Keys and values of positions [begin, end), end - begin <= kKeyTile, begin a multiple of it.
-template <CacheType T>
-inline void load_tile_of_cache(const AttentionArgs& a, const AttentionItem& item, int begin,
-                               int end, const Scratch& s) {
+template <typename Element>
+void load_tile_of_cache(const AttentionArgs& a, const AttentionItem& item, int begin, int end,
+                        const Scratch& s) {
   const int dim = a.cache.head_dim, size = a.cache.block_size, padded = padded_dim(dim);
   const int run = size < kPanelWidth ? size : kPanelWidth;  // positions that lie side by side
   const int num_positions = item.first_position + item.num_tokens;
@@ -135,26 +149,22 @@ inline void load_tile_of_cache(const AttentionArgs& a, const AttentionItem& item
     if (size < kKeyTile && ahead % size == 0 && ahead < num_positions) {
       prefetch_block(a, item, ahead);
     }
-    const std::ptrdiff_t block = item.blocks[position / size];
-    const std::ptrdiff_t start = (block * a.cache.num_kv_heads + item.kv_head) * size * dim;
+    const std::ptrdiff_t start = block_start(a, item, position);
     const int offset = position % size, local = position - begin;
     float* panel = s.keys + local / kPanelWidth * kPanelWidth * dim + local % kPanelWidth;
-    if (T != CacheType::F32 && run == kPanelWidth) {
-      const std::uint16_t* in = static_cast<const std::uint16_t*>(a.cache.keys) + start + offset;
-      for (int d = 0; d < dim; ++d) {
-        for (int v = 0; v < kVecs; ++v) {
-          store(panel + d * kPanelWidth + v * kLanes, load_half<T>(in + d * size + v * kLanes));
-        }
-      }
-    } else {
-      for (int d = 0; d < dim; ++d) {
-        widen<T>(a.cache.keys, start + d * size + offset, run, panel + d * kPanelWidth);
+    const auto* keys = static_cast<const typename Element::Stored*>(a.cache.keys) + start + offset;
+    const auto* values = static_cast<const typename Element::Stored*>(a.cache.values) + start;
+    for (int d = 0; d < dim; ++d) {
+      if (run == kPanelWidth) {  // a constant count
+        widen<Element>(keys + d * size, kPanelWidth, panel + d * kPanelWidth);
+      } else {
+        widen<Element>(keys + d * size, run, panel + d * kPanelWidth);
       }
     }
     const int count = end - position < run ? end - position : run;
     for (int i = 0; i < count; ++i) {
       float* row = s.values + (local + i) * padded;
-      widen<T>(a.cache.values, start + (offset + i) * dim, dim, row);
+      widen<Element>(values + (offset + i) * dim, dim, row);
       for (int d = dim; d < padded; ++d) row[d] = 0.0f;
     }
   }
@@ -203,6 +213,92 @@ inline Sight sight_of(const AttentionArgs& a, int position, int tile) {
   return {begin, end > begin ? end : begin};
 }
 
+// Few query rows read keys and values where they lie: to widen them to scratch costs more than it
+// saves. Heads of whole panels only, since nothing may be read behind the last value.
+constexpr int kDirectRows = 8;
+
+inline bool reads_directly(const AttentionArgs& a, int num_rows) {
+  return num_rows <= kDirectRows && a.cache.block_size >= kPanelWidth &&
+         a.cache.head_dim % kPanelWidth == 0;
+}
+
+// Reading where they lie, each row asks for the same row of the tile after this one, because blocks
+// lie anywhere in memory and the machine cannot foresee the next. Evenly, since it can wait for few
+// lines at a time.
+
+// The keys of a tile: panels of sixteen positions, each somewhere else.
+template <typename Element>
+struct CachedKeys {
+  const typename Element::Stored* panels[kKeyTile / kPanelWidth];
+  const typename Element::Stored* ahead[kKeyTile / kPanelWidth];
+  std::ptrdiff_t row_stride;
+  std::ptrdiff_t row = 0;
+  int first = 0;
+
+  void skip(int count) { first += count; }
+  void next_row() { row += row_stride; }
+  vf get(int p, int v) const {
+    if (v == 0) __builtin_prefetch(ahead[first + p] + row);
+    return Element::load(panels[first + p] + row + v * kLanes);
+  }
+};
+
+// The values of positions in one block.
+template <typename Element>
+struct CachedValues {
+  const typename Element::Stored* rows;
+  std::ptrdiff_t ahead;
+  std::ptrdiff_t row_stride;
+
+  void skip(int panels) { rows += panels * kPanelWidth; }
+  void next_row() { rows += row_stride; }
+  vf get(int p, int v) const {
+    const auto* panel = rows + p * kPanelWidth;
+    if (v == 0) __builtin_prefetch(panel + ahead);
+    return Element::load(panel + v * kLanes);
+  }
+};
+
+// The position a tile further on, or this one where the sequence ends.
+inline int position_ahead(const AttentionItem& item, int position) {
+  const int ahead = position + kKeyTile;
+  return ahead < item.first_position + item.num_tokens ? ahead : position;
+}
+
+template <typename Element>
+CachedKeys<Element> cached_keys(const AttentionArgs& a, const AttentionItem& item, int tile,
+                                int num_panels) {
+  const int size = a.cache.block_size;
+  const auto* all = static_cast<const typename Element::Stored*>(a.cache.keys);
+  const auto at = [&](int position) {
+    return all + block_start(a, item, position) + position % size;
+  };
+  CachedKeys<Element> keys{{}, {}, size};
+  for (int p = 0; p < num_panels; ++p) {
+    const int position = tile + p * kPanelWidth;
+    keys.panels[p] = at(position);
+    keys.ahead[p] = at(position_ahead(item, position));
+  }
+  return keys;
+}
+
+// Weighted values of mix.depth positions from `begin` on, added block by block.
+template <typename Element>
+void mix_cached_values(const AttentionArgs& a, const AttentionItem& item, int begin,
+                       TileOperands mix, int num_rows) {
+  const int dim = a.cache.head_dim, size = a.cache.block_size, end = begin + mix.depth;
+  const auto* all = static_cast<const typename Element::Stored*>(a.cache.values);
+  for (int position = begin; position < end; position += mix.depth) {
+    const int left = end - position, offset = position % size;
+    mix.depth = left < size - offset ? left : size - offset;
+    const std::ptrdiff_t start = block_start(a, item, position);
+    const std::ptrdiff_t ahead = block_start(a, item, position_ahead(item, position)) - start;
+    const CachedValues<Element> values{all + start + offset * dim, ahead, dim};
+    run_tiles(mix, values, num_rows, dim / kPanelWidth);
+    mix.x += mix.depth;
+  }
+}
+
 inline void attend_tile(const AttentionArgs& a, const AttentionItem& item, int tile,
                         const Scratch& s) {
   const int dim = a.cache.head_dim, padded = padded_dim(dim);
@@ -218,22 +314,26 @@ inline void attend_tile(const AttentionArgs& a, const AttentionItem& item, int t
   if (first == past) return;
 
   const int end = last - tile < kKeyTile ? last : tile + kKeyTile;
-  switch (a.cache.type) {
-    case CacheType::F32: load_tile_of_cache<CacheType::F32>(a, item, tile, end, s); break;
-    case CacheType::F16: load_tile_of_cache<CacheType::F16>(a, item, tile, end, s); break;
-    case CacheType::BF16: load_tile_of_cache<CacheType::BF16>(a, item, tile, end, s); break;
-  }
   const int row_begin = first * a.group, num_rows = (past - first) * a.group;
-  const TileOperands score{s.q + row_begin * dim,
-                           dim,
-                           s.keys,
-                           static_cast<std::ptrdiff_t>(dim) * kPanelWidth,
-                           kPanelWidth,
-                           dim,
-                           s.scores + row_begin * kKeyTile,
-                           kKeyTile,
-                           false};
-  run_tiles(score, num_rows, (end - tile + kPanelWidth - 1) / kPanelWidth);
+  const bool direct = reads_directly(a, num_rows);
+  if (!direct) {
+    with_element(a.cache.type, [&](auto element) {
+      load_tile_of_cache<decltype(element)>(a, item, tile, end, s);
+    });
+  }
+  const int num_panels = (end - tile + kPanelWidth - 1) / kPanelWidth;
+  const TileOperands score{
+      s.q + row_begin * dim, dim, dim, s.scores + row_begin * kKeyTile, kKeyTile, false};
+  if (direct) {
+    with_element(a.cache.type, [&](auto element) {
+      run_tiles(score, cached_keys<decltype(element)>(a, item, tile, num_panels), num_rows,
+                num_panels);
+    });
+  } else {
+    const EvenPanels<Float32> keys{s.keys, static_cast<std::ptrdiff_t>(dim) * kPanelWidth,
+                                   kPanelWidth};
+    run_tiles(score, keys, num_rows, num_panels);
+  }
 
   for (int token = first; token < past;) {
     const Sight sight = sight_of(a, item.first_position + token, tile);
@@ -245,14 +345,18 @@ inline void attend_tile(const AttentionArgs& a, const AttentionItem& item, int t
     }
     const TileOperands mix{s.scores + row * kKeyTile + sight.begin,
                            kKeyTile,
-                           s.values + sight.begin * padded,
-                           kPanelWidth,
-                           padded,
                            sight.end - sight.begin,
                            running_row(s.part, dim, row).values,
                            partial_size(dim),
                            true};
-    run_tiles(mix, rows, padded / kPanelWidth);
+    if (direct) {
+      with_element(a.cache.type, [&](auto element) {
+        mix_cached_values<decltype(element)>(a, item, tile + sight.begin, mix, rows);
+      });
+    } else {
+      const EvenPanels<Float32> values{s.values + sight.begin * padded, kPanelWidth, padded};
+      run_tiles(mix, values, rows, padded / kPanelWidth);
+    }
     token = next;
   }
 }

@@ -2,6 +2,9 @@
 // is read once. More rows: a stretch of a panel is unpacked to cache and used for all rows.
 #pragma once
 
+#include <algorithm>
+#include <utility>
+
 #include "simd/math.h"
 #include "simd/panels.h"
 #include "simd/tile.h"
@@ -9,38 +12,42 @@
 namespace headrace {
 namespace {
 
-constexpr int kFewRows = 4;
+constexpr int kFewRows = 5;                  // at most, unpacked in registers
 constexpr int kMaxBeside = 4;                // panels handled together
 constexpr int kUnitStride = kMaxBeside * kPanelWidth;
 constexpr int kStretch = 256;                // k unpacked at a time, whole blocks
 
 // Panels side by side for few rows: enough sums in flight, few enough registers.
 constexpr int fused_beside(Format f, int rows) {
-  const bool scales_stay = has_nibbles(f);  // two more registers per panel
-  const int budget = kLanes == 16 ? (scales_stay ? 8 : 16) : (scales_stay ? 4 : 8);
+  const int budget = (kLanes == 16 ? 2 : 1) * (has_blocks(f) ? 4 : 8);
   const int fit = budget / (rows * kVecs);
   return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
 }
 
-// Add to each sum its terms of k = 2j and, if `Both`, 2j + 1.
-template <bool Both, Format F, int M, int P>
-inline void add_pair(PanelReader<F> (&readers)[P], const float* x, std::ptrdiff_t x_stride, int j,
-                     vf (&acc)[M][P][kVecs]) {
+// Rows up to which unpacking for each few of them beats unpacking to memory once: as many as leave
+// registers for it.
+constexpr int fused_rows(Format f) { return has_words(f) ? 3 : has_blocks(f) ? 4 : kFewRows; }
+
+// Add to each sum its terms of the first `count` k of unit `u`.
+template <Format F, int M, int P>
+inline void add_unit(PanelReader<F> (&readers)[P], const float* x, std::ptrdiff_t x_stride, int u,
+                     int count, vf (&acc)[M][P][kVecs]) {
 #pragma GCC unroll 4
-  for (int p = 0; p < P; ++p) {
-    // Broadcast again for each panel: kept in registers, they would push sums out to memory.
-    if constexpr (M > 1) asm("" : "+r"(x));
-    vf w[2][kVecs];
-    readers[p].pair(j, w);
+  for (int p = 0; p < P; ++p) readers[p].open(u);
 #pragma GCC unroll 4
-    for (int m = 0; m < M; ++m) {
-      const vf even = set1(x[m * x_stride + 2 * j]);
+  for (int i = 0; i < count; ++i) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kVecs; ++v) acc[m][p][v] = fma(even, w[0][v], acc[m][p][v]);
-      if constexpr (Both) {
-        const vf odd = set1(x[m * x_stride + 2 * j + 1]);
+    for (int p = 0; p < P; ++p) {
+      // Broadcast again for each panel: kept in registers, they would push sums out to memory.
+      if constexpr (M > 1) asm("" : "+r"(x));
+      vf w[kVecs];
 #pragma GCC unroll 4
-        for (int v = 0; v < kVecs; ++v) acc[m][p][v] = fma(odd, w[1][v], acc[m][p][v]);
+      for (int v = 0; v < kVecs; ++v) w[v] = readers[p].weight(i, v);
+#pragma GCC unroll 6
+      for (int m = 0; m < M; ++m) {
+        const vf xm = set1(x[m * x_stride + i]);
+#pragma GCC unroll 4
+        for (int v = 0; v < kVecs; ++v) acc[m][p][v] = fma(xm, w[v], acc[m][p][v]);
       }
     }
   }
@@ -53,18 +60,30 @@ void fused_product(const std::uint8_t* const* panels, const float* x, std::ptrdi
   PanelReader<F> readers[P];
   vf acc[M][P][kVecs] = {};
   for (int p = 0; p < P; ++p) readers[p].panel = panels[p];
-  const int num_blocks = depth / kBlockDepth;
-  for (int block = 0; block < num_blocks; ++block, x += kBlockDepth) {
+  // The machine foresees a stream, but each panel is a new one, over before that helps much.
+  constexpr bool kPrefetch = M == 1 && has_blocks(F);
+  const std::ptrdiff_t ahead =
+      P * PanelReader<F>::kGroupBytes *
+      static_cast<std::ptrdiff_t>(depth / kBlockDepth / PanelReader<F>::kLayout.group_blocks);
+  constexpr int kSpan = PanelReader<F>::kSpan, kUnit = PanelReader<F>::kUnit;
+  const int num_spans = depth / kSpan;
+  for (int span = 0; span < num_spans; ++span) {
 #pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) readers[p].begin(block);
-    for (int j = 0; j < kBlockDepth / 2; ++j) add_pair<true>(readers, x, x_stride, j, acc);
+    for (int p = 0; p < P; ++p) {
+      go_to_span(readers[p], span);
+      if (kPrefetch && span % PanelReader<F>::kSpans == 0) readers[p].prefetch(ahead);
+    }
+    for_units<F>([&](int u) {
+      add_unit(readers, x, x_stride, u, kUnit, acc);
+      x += kUnit;
+    });
   }
   if constexpr (!has_blocks(F)) {
-    const int left = depth % kBlockDepth;
-    if (left) {
-      for (int p = 0; p < P; ++p) readers[p].begin(num_blocks);
-      for (int j = 0; j < left / 2; ++j) add_pair<true>(readers, x, x_stride, j, acc);
-      if (left % 2) add_pair<false>(readers, x, x_stride, left / 2, acc);
+    if (depth % kSpan) {
+      for (int p = 0; p < P; ++p) go_to_span(readers[p], num_spans);
+    }
+    for (int k = num_spans * kSpan; k < depth; k += kUnit, x += kUnit) {
+      add_unit(readers, x, x_stride, k % kSpan / kUnit, std::min(depth - k, kUnit), acc);
     }
   }
   for (int m = 0; m < M; ++m) {
@@ -81,19 +100,24 @@ using FusedProduct = void (*)(const std::uint8_t* const*, const float*, std::ptr
 
 struct FormatKernels {
   void (*unpack)(const std::uint8_t*, int, int, float*);
+  int fused_rows;
   int beside[kFewRows];
   FusedProduct several[kFewRows];  // that many panels
   FusedProduct single[kFewRows];
 };
 
+template <Format F, std::size_t... Rows>
+constexpr FormatKernels kernels_of(std::index_sequence<Rows...>) {
+  return {unpack_panel<F>,
+          fused_rows(F),
+          {fused_beside(F, Rows + 1)...},
+          {fused_product<F, Rows + 1, fused_beside(F, Rows + 1)>...},
+          {fused_product<F, Rows + 1, 1>...}};
+}
+
 template <Format F>
 constexpr FormatKernels kernels_of() {
-  return {unpack_panel<F>,
-          {fused_beside(F, 1), fused_beside(F, 2), fused_beside(F, 3), fused_beside(F, 4)},
-          {fused_product<F, 1, fused_beside(F, 1)>, fused_product<F, 2, fused_beside(F, 2)>,
-           fused_product<F, 3, fused_beside(F, 3)>, fused_product<F, 4, fused_beside(F, 4)>},
-          {fused_product<F, 1, 1>, fused_product<F, 2, 1>, fused_product<F, 3, 1>,
-           fused_product<F, 4, 1>}};
+  return kernels_of<F>(std::make_index_sequence<fused_rows(F)>());
 }
 
 constexpr FormatKernels kFormatKernels[kNumFormats] = {
@@ -189,14 +213,12 @@ inline void linear_unpacked(const LinearArgs& a, int row_begin, int num_rows, in
       }
       const TileOperands tile{a.x + row_begin * a.x_stride + k,
                               a.x_stride,
-                              weights,
-                              kStretch * kPanelWidth,
-                              kPanelWidth,
                               depth,
                               sums,
                               kBeside * kPanelWidth,
                               k > 0};
-      run_tiles(tile, num_rows, count);
+      const EvenPanels<Float32> panel{weights, kStretch * kPanelWidth, kPanelWidth};
+      run_tiles(tile, panel, num_rows, count);
     }
     finish(a, row_begin, num_rows, panels, count, sums, kBeside * kPanelWidth);
   }
@@ -209,16 +231,21 @@ inline void linear(const LinearArgs& a, int row_begin, int row_end, int panel_be
   const int num_rows = row_end - row_begin;
   for (int begin = panel_begin; begin < panel_end; begin += kStep) {
     const int end = panel_end - begin < kStep ? panel_end : begin + kStep;
-    bool cheap = true;
-    for (int p = begin; p < end; ++p) cheap = cheap && !has_blocks(a.panels[p].format);
-    if (num_rows > kFewRows && !cheap) {
+    int fused_rows = kFewRows;
+    for (int p = begin; p < end; ++p) {
+      fused_rows = std::min(fused_rows, format_kernels(a.panels[p].format).fused_rows);
+    }
+    if (num_rows > fused_rows && fused_rows < kFewRows) {
       linear_unpacked(a, row_begin, num_rows, begin, end, memory);
       continue;
     }
     // Unpacking floats is nearly free: a few rows at a time, the panels stay in the first cache.
-    for (int row = row_begin; row < row_end; row += kFewRows) {
-      const int rows = row_end - row < kFewRows ? row_end - row : kFewRows;
+    for (int row = row_begin; row < row_end;) {
+      // One more rather than one left alone.
+      const int left = row_end - row;
+      const int rows = left <= kFewRows ? left : kFewRows - 1;
       linear_few_rows(a, row, rows, begin, end, memory);
+      row += rows;
     }
   }
 }

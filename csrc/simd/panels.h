@@ -1,4 +1,4 @@
-// Reads the weights of a packed panel, two steps of k at a time, as float32 in lanes. The only
+// Reads the weights of a packed panel, two or four k at a time, as float32 in lanes. The only
 // place that turns quants into values, so every kernel sees the same ones.
 #pragma once
 
@@ -12,69 +12,97 @@ namespace {
 constexpr bool has_blocks(Format f) {
   return f != Format::F32 && f != Format::F16 && f != Format::BF16;
 }
-constexpr bool has_nibbles(Format f) { return has_blocks(f) && f != Format::Q8_0; }
 constexpr bool has_fifth_bit(Format f) {
   return f == Format::Q5_0 || f == Format::Q5_1 || f == Format::Q5_K;
 }
+// Whether quants are words of four k, one in each byte, the bits beyond a nibble elsewhere.
+constexpr bool has_words(Format f) { return has_fifth_bit(f) || f == Format::Q6_K; }
 
-// weight = scale * quant + offset. The product is exact in float32 for every format, so this
-// equals the unfused form.
+// weight = scale * quant + offset, rounded once; the product alone is exact in float32 for every
+// format, so this equals the unfused form.
 template <Format F>
 struct PanelReader {
   static constexpr PanelLayout kLayout = kPanelLayouts[static_cast<int>(F)];
   static constexpr int kBlockBytes = kLayout.block_bytes();
   static constexpr int kGroupBytes = kLayout.group_bytes();
+  // k opened together, and k gone through between two calls of begin_span.
+  static constexpr int kUnit = has_words(F) ? 4 : 2;
+  static constexpr int kSpan = has_words(F) ? kBlockDepth / 2 : kBlockDepth;
+  static constexpr int kSpans = kBlockDepth / kSpan;
 
-  const std::uint8_t* panel;
-  const std::uint8_t* group;
-  const std::uint8_t* header;
-  const std::uint8_t* quants;
-  vf scale[kVecs];
-  vf offset[kVecs];
+  const std::uint8_t* panel = nullptr;
+  const std::uint8_t* group = nullptr;
+  const std::uint8_t* header = nullptr;
+  const std::uint8_t* quants = nullptr;  // of the span
+  vf scale[kVecs] = {};
+  vf offset[kVecs] = {};
   vu high[kVecs];
+  vu word[kVecs];  // quants of the unit, one in each byte
 
   void begin(int block) {
     group = panel + static_cast<std::ptrdiff_t>(block / kLayout.group_blocks) * kGroupBytes;
     header = group + kLayout.group_header + block % kLayout.group_blocks * kBlockBytes;
-    quants = header + kLayout.block_header;
     for (int v = 0; v < kVecs; ++v) read_scales(v);
   }
 
-  // Weights of k = 2j (w[0]) and 2j + 1 (w[1]) in the block. Call with j rising from 0.
-  void pair(int j, vf (&w)[2][kVecs]) {
-    if constexpr (F == Format::Q6_K) {
-      if (j == 8) {
-        for (int v = 0; v < kVecs; ++v) read_sixteen(1, v);
+  // Ask for the block that lies this far ahead.
+  void prefetch(std::ptrdiff_t ahead) const {
+    for (int line = 0; line < kBlockBytes; line += 64) __builtin_prefetch(header + ahead + line);
+  }
+
+  void begin_span(int span) {
+    const std::uint8_t* codes = header + kLayout.block_header;
+    quants = codes + span * (kLayout.quant_bytes / kSpans);
+    for (int v = 0; v < kVecs; ++v) {
+      const std::uint8_t* bits = codes + kLayout.quant_bytes + 4 * v * kLanes;
+      if constexpr (has_fifth_bit(F)) {
+        high[v] = load_as<vu>(bits) << (4 * span);
+      } else if constexpr (F == Format::Q6_K) {
+        high[v] = load_as<vu>(bits + span * 4 * kPanelWidth);
+        const auto* shared = reinterpret_cast<const std::uint16_t*>(group) + v * kLanes;
+        const std::uint8_t* own = header + span * kPanelWidth + v * kLanes;
+        scale[v] = load_f16(shared) * to_float(load_i8(own));
+        offset[v] = -32.0f * scale[v];
       }
     }
-    for (int v = 0; v < kVecs; ++v) {
-      const int lane = v * kLanes;
-      if constexpr (F == Format::F32) {
-        const float* row = reinterpret_cast<const float*>(quants) + 2 * j * kPanelWidth + lane;
-        w[0][v] = load(row);
-        w[1][v] = load(row + kPanelWidth);
-      } else if constexpr (F == Format::F16) {
-        const auto* row =
-            reinterpret_cast<const std::uint16_t*>(quants) + 2 * j * kPanelWidth + lane;
-        w[0][v] = load_f16(row);
-        w[1][v] = load_f16(row + kPanelWidth);
-      } else if constexpr (F == Format::BF16) {
-        const vu both = load_as<vu>(quants + 4 * (j * kPanelWidth + lane));
-        w[0][v] = as_float(both << 16);
-        w[1][v] = as_float(both & 0xffff0000u);
-      } else if constexpr (F == Format::Q8_0) {
-        const std::uint8_t* row = quants + 2 * j * kPanelWidth + lane;
-        w[0][v] = scale[v] * to_float(load_i8(row));
-        w[1][v] = scale[v] * to_float(load_i8(row + kPanelWidth));
-      } else {
-        const vi both = load_u8(quants + j * kPanelWidth + lane);
-        w[0][v] = fma(scale[v], to_float(with_high(both & 15, v)), offset[v]);
-        w[1][v] = fma(scale[v], to_float(with_high(both >> 4, v)), offset[v]);
+  }
+
+  // Go to unit `u` of the span.
+  void open(int u) {
+    opened = u;
+    if constexpr (has_words(F)) {
+      for (int v = 0; v < kVecs; ++v) {
+        const vu nibbles = load_as<vu>(quants + 4 * (u / 2 * kPanelWidth + v * kLanes));
+        word[v] = with_high(u % 2 ? nibbles >> 4 : nibbles, u, v);
       }
+    }
+  }
+
+  // Weights of k = i in the open unit.
+  vf weight(int i, int v) const {
+    const int lane = v * kLanes, row = opened * kUnit + i;
+    if constexpr (F == Format::F32) {
+      return load(reinterpret_cast<const float*>(quants) + row * kPanelWidth + lane);
+    } else if constexpr (F == Format::F16) {
+      return load_f16(reinterpret_cast<const std::uint16_t*>(quants) + row * kPanelWidth + lane);
+    } else if constexpr (F == Format::BF16) {
+      const vu both = load_as<vu>(quants + 4 * (row / 2 * kPanelWidth + lane));
+      return as_float(row % 2 ? both & 0xffff0000u : both << 16);
+    } else if constexpr (F == Format::Q8_0) {
+      return scale[v] * to_float(load_i8(quants + row * kPanelWidth + lane));
+    } else if constexpr (has_words(F)) {
+      vu quant = i ? word[v] >> (8 * i) : word[v];
+      if (i < kUnit - 1) quant &= 255;
+      return fma(scale[v], to_float(reinterpret_cast<vi>(quant)), offset[v]);
+    } else {
+      const vi both = load_u8(quants + row / 2 * kPanelWidth + lane);
+      return fma(scale[v], to_float(row % 2 ? both >> 4 : both & 15), offset[v]);
     }
   }
 
  private:
+  int opened = 0;
+
   void read_scales(int v) {
     const auto* halves = reinterpret_cast<const std::uint16_t*>(header) + v * kLanes;
     if constexpr (F == Format::Q8_0) {
@@ -90,54 +118,60 @@ struct PanelReader {
       const std::uint8_t* own = header + v * kLanes;
       scale[v] = load_f16(shared) * to_float(load_u8(own));
       offset[v] = -(load_f16(shared + kPanelWidth) * to_float(load_u8(own + kPanelWidth)));
-    } else if constexpr (F == Format::Q6_K) {
-      read_sixteen(0, v);
-    }
-    if constexpr (has_fifth_bit(F)) {
-      high[v] = load_as<vu>(quants + kLayout.quant_bytes + 4 * v * kLanes);
     }
   }
 
-  // Q6_K: the scale and the high bits of the first or second 16 k.
-  void read_sixteen(int half, int v) {
-    const auto* shared = reinterpret_cast<const std::uint16_t*>(group) + v * kLanes;
-    const std::uint8_t* own = header + half * kPanelWidth + v * kLanes;
-    scale[v] = load_f16(shared) * to_float(load_i8(own));
-    offset[v] = -32.0f * scale[v];
-    high[v] = load_as<vu>(quants + kLayout.quant_bytes + 4 * (half * kPanelWidth + v * kLanes));
-  }
-
-  vi with_high(vi low, int v) {
+  // The low nibbles of the bytes, and above them the high bits of the unit.
+  vu with_high(vu low, int u, int v) const {
     if constexpr (has_fifth_bit(F)) {
-      const vi bit = reinterpret_cast<vi>((high[v] & 1) << 4);
-      high[v] >>= 1;
-      return low | bit;
+      return (low & 0x0f0f0f0fu) | ((high[v] >> u) & 0x10101010u);
     } else if constexpr (F == Format::Q6_K) {
-      const vi bits = reinterpret_cast<vi>((high[v] & 3) << 4);
-      high[v] >>= 2;
-      return low | bits;
+      const vu bits = u < 2 ? high[v] >> (2 * u) : high[v] << (8 - 2 * u);
+      return (low & 0x0f0f0f0fu) | (bits & 0x30303030u);
     } else {
       return low;
     }
   }
 };
 
+// Go to a span of the panel, counted from its beginning. Call in order, from the first of a block.
+template <Format F>
+inline void go_to_span(PanelReader<F>& reader, int span) {
+  constexpr int kSpans = PanelReader<F>::kSpans;
+  if (span % kSpans == 0) reader.begin(span / kSpans);
+  reader.begin_span(span % kSpans);
+}
+
+// body(u) for each unit of a span. Unrolled only where that makes shifts constant: elsewhere a small
+// loop keeps its sums in registers better.
+template <Format F, typename Body>
+inline void for_units(Body&& body) {
+  constexpr int kUnits = PanelReader<F>::kSpan / PanelReader<F>::kUnit;
+  if constexpr (has_words(F)) {
+#pragma GCC unroll 4
+    for (int u = 0; u < kUnits; ++u) body(u);
+  } else {
+#pragma GCC unroll 1
+    for (int u = 0; u < kUnits; ++u) body(u);
+  }
+}
+
 // Blocks [first_block, first_block + num_blocks) of a panel as float32 [k][16].
 template <Format F>
 void unpack_panel(const std::uint8_t* panel, int first_block, int num_blocks, float* out) {
   PanelReader<F> reader;
   reader.panel = panel;
-  for (int block = 0; block < num_blocks; ++block) {
-    reader.begin(first_block + block);
-    for (int j = 0; j < kBlockDepth / 2; ++j) {
-      vf w[2][kVecs];
-      reader.pair(j, w);
-      for (int v = 0; v < kVecs; ++v) {
-        store(out + v * kLanes, w[0][v]);
-        store(out + kPanelWidth + v * kLanes, w[1][v]);
+  constexpr int kSpans = PanelReader<F>::kSpans;
+  for (int span = 0; span < kSpans * num_blocks; ++span) {
+    go_to_span(reader, kSpans * first_block + span);
+    for_units<F>([&](int u) {
+      reader.open(u);
+#pragma GCC unroll 4
+      for (int i = 0; i < PanelReader<F>::kUnit; ++i) {
+        for (int v = 0; v < kVecs; ++v) store(out + v * kLanes, reader.weight(i, v));
+        out += kPanelWidth;
       }
-      out += 2 * kPanelWidth;
-    }
+    });
   }
 }
 

@@ -17,20 +17,35 @@ constexpr int panels_beside(int rows) {
   return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
 }
 
+// The right side, b, in panels of sixteen columns: panel p begins at b + p * panel_stride, its row
+// k at + k * row_stride. `Element` says what is stored there and how lanes of it are read.
+template <typename Element>
+struct EvenPanels {
+  const typename Element::Stored* b;
+  std::ptrdiff_t panel_stride;
+  std::ptrdiff_t row_stride;
+
+  void skip(int panels) { b += panels * panel_stride; }
+  void next_row() { b += row_stride; }
+  vf get(int p, int v) const { return Element::load(b + p * panel_stride + v * kLanes); }
+};
+
+struct Float32 {
+  using Stored = float;
+  static vf load(const float* p) { return load_as<vf>(p); }
+};
+
 struct TileOperands {
   const float* x;
   std::ptrdiff_t x_stride;
-  const float* b;  // panel p begins at b + p * panel_stride; its row k at + k * b_stride
-  std::ptrdiff_t panel_stride;
-  std::ptrdiff_t b_stride;
   int depth;
   float* c;
   std::ptrdiff_t c_stride;
   bool accumulate;  // go on from what is in c
 };
 
-template <int M, int P>
-void run_tile(const TileOperands& t, int row, int panel) {
+template <int M, int P, typename Panels>
+void run_tile(const TileOperands& t, Panels b, int row, int panel) {
   vf acc[M][P][kVecs];
   float* c = t.c + row * t.c_stride + panel * kPanelWidth;
 #pragma GCC unroll 12
@@ -45,14 +60,14 @@ void run_tile(const TileOperands& t, int row, int panel) {
     }
   }
   const float* x = t.x + row * t.x_stride;
-  const float* b = t.b + panel * t.panel_stride;
-  const std::ptrdiff_t x_stride = t.x_stride, b_stride = t.b_stride, beside = t.panel_stride;
+  const std::ptrdiff_t x_stride = t.x_stride;
+  b.skip(panel);
   for (int k = 0; k < t.depth; ++k) {
     vf w[P][kVecs];
 #pragma GCC unroll 4
     for (int p = 0; p < P; ++p) {
 #pragma GCC unroll 4
-      for (int v = 0; v < kVecs; ++v) w[p][v] = load(b + p * beside + v * kLanes);
+      for (int v = 0; v < kVecs; ++v) w[p][v] = b.get(p, v);
     }
 #pragma GCC unroll 12
     for (int m = 0; m < M; ++m) {
@@ -64,7 +79,7 @@ void run_tile(const TileOperands& t, int row, int panel) {
       }
     }
     x += 1;
-    b += b_stride;
+    b.next_row();
   }
 #pragma GCC unroll 12
   for (int m = 0; m < M; ++m) {
@@ -78,26 +93,27 @@ void run_tile(const TileOperands& t, int row, int panel) {
   }
 }
 
-template <int M>
-void run_row_block(const TileOperands& t, int rows, int row, int num_panels) {
+template <int M, typename Panels>
+void run_row_block(const TileOperands& t, const Panels& b, int rows, int row, int num_panels) {
   if (rows == M) {
     constexpr int kBeside = panels_beside(M);
     int panel = 0;
-    for (; panel + kBeside <= num_panels; panel += kBeside) run_tile<M, kBeside>(t, row, panel);
+    for (; panel + kBeside <= num_panels; panel += kBeside) run_tile<M, kBeside>(t, b, row, panel);
     if constexpr (kBeside > 1) {
-      for (; panel < num_panels; ++panel) run_tile<M, 1>(t, row, panel);
+      for (; panel < num_panels; ++panel) run_tile<M, 1>(t, b, row, panel);
     }
   } else if constexpr (M > 1) {
-    run_row_block<M - 1>(t, rows, row, num_panels);
+    run_row_block<M - 1>(t, b, rows, row, num_panels);
   }
 }
 
-inline void run_tiles(const TileOperands& t, int num_rows, int num_panels) {
+template <typename Panels>
+void run_tiles(const TileOperands& t, const Panels& b, int num_rows, int num_panels) {
   const int blocks = (num_rows + kRowBlock - 1) / kRowBlock;
   for (int i = 0; i < blocks; ++i) {
     // Even blocks: a last block of one row would be all latency.
     const int row = num_rows * i / blocks;
-    run_row_block<kRowBlock>(t, num_rows * (i + 1) / blocks - row, row, num_panels);
+    run_row_block<kRowBlock>(t, b, num_rows * (i + 1) / blocks - row, row, num_panels);
   }
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstring>
+#include <utility>
 
 #include "kernels.h"
 
@@ -163,22 +164,27 @@ inline void store_part(float* p, vf v, int n) {
   std::memcpy(p, &v, sizeof(float) * static_cast<std::size_t>(n));
 }
 
-// Sum of the lanes, always by the same tree.
-inline float sum_lanes(vf v) {
-  float lanes[kLanes];
-  store(lanes, v);
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  }
-  return lanes[0];
+template <int By, int... Lane>
+inline vf rotate_lanes(vf v, std::integer_sequence<int, Lane...>) {
+  return __builtin_shufflevector(v, v, ((Lane + By) % kLanes)...);
 }
 
+// Combine the two halves of the lanes, then the halves of that: always the same tree.
+template <int Half = kLanes / 2, typename Combine>
+inline float reduce_lanes(vf v, Combine combine) {
+  const vf both = combine(v, rotate_lanes<Half>(v, std::make_integer_sequence<int, kLanes>()));
+  if constexpr (Half == 1) {
+    return both[0];
+  } else {
+    return reduce_lanes<Half / 2>(both, combine);
+  }
+}
+
+inline float sum_lanes(vf v) {
+  return reduce_lanes(v, [](vf a, vf b) { return a + b; });
+}
 inline float max_lanes(vf v) {
-  float lanes[kLanes];
-  store(lanes, v);
-  float best = lanes[0];
-  for (int i = 1; i < kLanes; ++i) best = lanes[i] > best ? lanes[i] : best;
-  return best;
+  return reduce_lanes(v, [](vf a, vf b) { return max(a, b); });
 }
 
 inline vi lane_indices() {

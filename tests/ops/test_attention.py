@@ -64,6 +64,40 @@ def test_attention_decode_of_a_long_context_gives_the_bits_of_its_prefill(isa: s
             np.testing.assert_array_equal(mine, other)
 
 
+@pytest.mark.parametrize("group", range(1, 9))
+@pytest.mark.parametrize(
+    ("head_dim", "dtype", "block_size", "window"),
+    [
+        (64, "float16", 16, None),
+        (64, "bfloat16", 32, 70),
+        (48, "float32", 16, 129),
+        (80, "float16", 64, None),
+        (20, "float16", 16, None),  # not whole panels of columns
+        (256, "float16", 128, 5),
+        (32, "float16", 8, 90),  # less than a panel of positions in a block
+    ],
+)
+def test_attention_of_few_rows_gives_the_bits_of_many(
+    isa: str, group: int, head_dim: int, dtype: str, block_size: int, window: int | None
+) -> None:
+    """Few query rows read the cache directly, many through widened tiles."""
+    heads = HeadShape(2 * group, 2, head_dim)
+    case = AttentionCase(heads, [150], window=window, block_size=block_size, dtype=dtype)
+    whole = case.run(NativeOps(1, isa), case.at_once())[0]
+    for size in (1, 2, 3, 7):
+        np.testing.assert_array_equal(case.run(NativeOps(1, isa), case.in_chunks(size))[0], whole)
+
+
+def test_attention_of_few_rows_in_partitions_gives_the_bits_of_many(isa: str) -> None:
+    for window in (None, 530, 1000):
+        case = AttentionCase(HeadShape(3, 1, 48), [1100], window=window)
+        whole = case.run(NativeOps(1, isa), case.at_once())[0]
+        schedule = [[(0, 1090)], *[[(0, 1)]] * 4, [(0, 2)], *[[(0, 1)]] * 4]
+        for threads in (1, 4):  # whole, and cut by partition
+            mine = case.run(NativeOps(threads, isa), schedule)[0]
+            np.testing.assert_array_equal(mine, whole)
+
+
 def test_attention_in_mixed_batches_gives_the_same_bits(native: NativeOps) -> None:
     case = AttentionCase(HeadShape(9, 3, 64), [70, 33, 2, 90])
     whole = case.run(native, case.in_chunks(1000))
