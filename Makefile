@@ -27,10 +27,12 @@ check: $(VENV)/.tests  ## format, lint, types, floors
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(VENV)/.tests  ## how costs grow; see benchmarks/
+bench: $(VENV)/.tests  ## how costs grow, and how fast the packaged model is
 	$(BIN)/python benchmarks/scheduler_growth.py
-	$(BIN)/python benchmarks/engine_speed.py
-	$(BIN)/python benchmarks/startup.py
+	$(BIN)/headrace bench throughput --num-iters 3
+	$(BIN)/headrace bench latency --batch-size 1 --input-len 32 --output-len 256
+	$(BIN)/headrace bench latency --batch-size 8 --input-len 1024 --output-len 1
+	$(BIN)/headrace bench startup
 
 models: $(VENV)/.tests  ## the real models of the tests, into ~/.cache/headrace-models
 	$(BIN)/python scripts/get_models.py

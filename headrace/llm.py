@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from threading import RLock
 from types import TracebackType
 from typing import Any, TypeAlias, cast
 
@@ -34,6 +35,8 @@ class LLM:
         print(output.prompt, "->", output.outputs[0].text)
     ```
 
+    Several threads may use it: each call of `generate` or `chat` waits for the one before.
+
     Args:
         model: folder, .gguf file or hub id; None is the packaged model.
         options: any field of `EngineArgs`.
@@ -48,6 +51,8 @@ class LLM:
         self.llm_engine = LLMEngine.from_engine_args(EngineArgs(model=model, **options))
         self.default_sampling_params = self.get_default_sampling_params()
         self._num_requests = 0
+        self._lock = RLock()
+        """Held while requests run: the outputs of a step must reach the call that asked."""
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs) -> LLM:
@@ -160,17 +165,18 @@ class LLM:
         _same_length("priority", priorities, prompts)
         request_ids: list[str] = []
         outputs: dict[str, RequestOutput] = {}
-        try:
-            for prompt, one, rank in zip(prompts, params, priorities, strict=True):
-                request_id = str(self._num_requests)
-                self._num_requests += 1
-                self.llm_engine.add_request(request_id, prompt, one, priority=rank)
-                request_ids.append(request_id)
-            for output in self._finished(len(prompts), use_tqdm):
-                outputs[output.request_id] = output
-        except BaseException:
-            self.llm_engine.abort_request(request_ids)
-            raise
+        with self._lock:
+            try:
+                for prompt, one, rank in zip(prompts, params, priorities, strict=True):
+                    # Noted before it is added: Ctrl-C may come in between.
+                    request_ids.append(str(self._num_requests))
+                    self._num_requests += 1
+                    self.llm_engine.add_request(request_ids[-1], prompt, one, priority=rank)
+                for output in self._finished(len(prompts), use_tqdm):
+                    outputs[output.request_id] = output
+            except BaseException:
+                self.llm_engine.abort_request(request_ids)
+                raise
         return [outputs[request_id] for request_id in request_ids]
 
     def _params_for(

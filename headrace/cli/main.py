@@ -9,9 +9,12 @@ from importlib import import_module
 import headrace
 from headrace.cli.options import UsageError
 from headrace.config.args import nearest
-from headrace.errors import ConfigError, EngineStartError, ModelError
+from headrace.errors import ConfigError, EngineStartError, HeadraceError, ModelError
 
-COMMANDS = {"serve": ("headrace.cli.serve", "answer over HTTP, as an OpenAI-compatible server")}
+COMMANDS = {
+    "serve": ("headrace.cli.serve", "answer over HTTP, as an OpenAI-compatible server"),
+    "bench": ("headrace.cli.bench", "measure latency, throughput, a server, or starting"),
+}
 """Name -> module with a function `run(argv) -> status`, and a line of help. Imported on use."""
 
 USAGE_STATUS = 2
@@ -23,11 +26,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except (UsageError, ConfigError, ModelError, EngineStartError) as error:
-        name = f"headrace {words[0]}" if words and words[0] in COMMANDS else "headrace"
-        print(f"{name}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        _complain(words, error)
         return USAGE_STATUS
+    except HeadraceError as error:
+        _complain(words, error)
+        return 1
     except KeyboardInterrupt:
         return 130
+
+
+def _complain(words: list[str], error: Exception) -> None:
+    name = f"headrace {words[0]}" if words and words[0] in COMMANDS else "headrace"
+    print(f"{name}: error: {' '.join(str(error).split())}", file=sys.stderr)
 
 
 def _run(words: list[str]) -> int:

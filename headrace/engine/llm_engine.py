@@ -23,6 +23,7 @@ from headrace.inputs import EngineInput, PromptType
 from headrace.logger import make_logger
 from headrace.messages.outputs import SchedulerStats
 from headrace.messages.requests import GetDebugState, ResetPrefixCache
+from headrace.messages.startup import EngineReady
 from headrace.metrics.stats import StatLogger
 from headrace.outputs import RequestOutput
 from headrace.sampling_params import SamplingParams
@@ -115,6 +116,11 @@ class LLMEngine:
         if self._front.tokenizer is None:
             raise UnsupportedError("this engine has no tokenizer (skip_tokenizer_init)")
         return self._front.tokenizer
+
+    @property
+    def ready(self) -> EngineReady:
+        """What the core told when it was ready to serve."""
+        return self._client.ready
 
     @property
     def scheduler_stats(self) -> SchedulerStats:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psutil
@@ -81,6 +82,16 @@ def test_kind_of_prompt_that_does_not_exist_yet_is_refused_by_name(llm: LLM) -> 
     for key in ("multi_modal_data", "prompt_embeds", "encoder_prompt"):
         with pytest.raises(UnsupportedError, match=key):
             llm.generate({"prompt": "a", key: {}}, ONE, use_tqdm=False)  # type: ignore[typeddict-item]
+
+
+def test_threads_that_share_an_engine_each_get_their_own_answers(llm: LLM) -> None:
+    prompts = ["The capital of France is", "1, 2, 3, 4,", "Once upon a time", "def main():"]
+    params = SamplingParams(temperature=0, max_tokens=4)
+    alone = [llm.generate(prompt, params, use_tqdm=False)[0] for prompt in prompts]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        together = pool.map(lambda p: llm.generate(p, params, use_tqdm=False)[0], prompts * 3)
+        found = [(output.prompt, output.outputs[0].text) for output in together]
+    assert found == [(output.prompt, output.outputs[0].text) for output in alone] * 3
 
 
 SCRIPT = """

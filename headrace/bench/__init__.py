@@ -1,0 +1,1 @@
+"""Measurements: latency, throughput, load on a server, and start-up, on one machine's limits."""
