@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 from headrace.config.args import EngineArgs
 from headrace.config.engine import (
@@ -93,6 +93,7 @@ def _model(args: EngineArgs, facts: ModelFacts, reasons: Reasons) -> ModelConfig
             'name it: --hf-overrides \'{"model_type": "llama"}\''
         )
     max_model_len, is_auto = _max_model_len(args.max_model_len, config, reasons)
+    vocab_size = _vocab_size(config, facts)
     return ModelConfig(
         model=facts.model,
         path=facts.path,
@@ -102,11 +103,11 @@ def _model(args: EngineArgs, facts: ModelFacts, reasons: Reasons) -> ModelConfig
         tokenizer=None if args.skip_tokenizer_init else facts.tokenizer,
         max_model_len=max_model_len,
         max_model_len_auto=is_auto,
-        vocab_size=_vocab_size(config, facts),
+        vocab_size=vocab_size,
         served_names=_served_names(args, facts, reasons),
         chat_template=args.chat_template,
         generation_config=_generation_config(args, facts, reasons),
-        eos_token_ids=_eos_token_ids(facts.generation_config, config),
+        eos_token_ids=_eos_token_ids(facts.generation_config, config, vocab_size),
         max_logprobs=_at_least("max_logprobs", args.max_logprobs, -1),
         seed=_at_least("seed", args.seed, -(2**63)),
     )
@@ -138,13 +139,13 @@ def _max_model_len(
     asked: int | str | None, config: dict[str, Any], reasons: Reasons
 ) -> tuple[int, bool]:
     """The limit, and whether the core may shrink it to what the KV cache holds."""
-    key = next((key for key in LENGTH_KEYS if isinstance(config.get(key), int)), None)
+    key = next((key for key in LENGTH_KEYS if _is_count(config.get(key))), None)
     derived = config[key] if key else FALLBACK_MAX_MODEL_LEN
     if asked is None or asked in ("auto", -1):
         said = f"{key} of the model's config" if key else "the model's config names no length"
         reasons["max_model_len"] = f"{said}; shrinks to what the KV cache holds"
         return derived, True
-    if isinstance(asked, bool) or not isinstance(asked, int) or asked < 1:
+    if not _is_count(asked):
         raise ConfigError(f"max_model_len must be a positive integer or auto, got {asked!r}")
     if key and asked > derived:
         raise ConfigError(
@@ -156,7 +157,7 @@ def _max_model_len(
 
 def _vocab_size(config: dict[str, Any], facts: ModelFacts) -> int:
     size = config.get("vocab_size")
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+    if not _is_count(size):
         raise ConfigError(f"the config of {facts.model} names no vocab_size; set it: hf_overrides")
     return size
 
@@ -195,13 +196,20 @@ def _generation_config(args: EngineArgs, facts: ModelFacts, reasons: Reasons) ->
     return defaults
 
 
-def _eos_token_ids(generation_config: dict[str, Any], config: dict[str, Any]) -> list[int]:
-    """All ids that end an answer; the first is the model's main one."""
+def _eos_token_ids(
+    generation_config: dict[str, Any], config: dict[str, Any], vocab_size: int
+) -> list[int]:
+    """All ids that end an answer; the first is the model's main one.
+
+    An id outside the vocabulary can never come and is left out.
+    """
     found: list[int] = []
     for source in (generation_config, config):
         value = source.get("eos_token_id")
         ids: Iterable[Any] = value if isinstance(value, list) else [value]
-        found += [i for i in ids if isinstance(i, int) and not isinstance(i, bool) and i >= 0]
+        found += [
+            i for i in ids if isinstance(i, int) and not isinstance(i, bool) and 0 <= i < vocab_size
+        ]
     return list(dict.fromkeys(found))
 
 
@@ -326,6 +334,10 @@ def _front(args: EngineArgs) -> FrontConfig:
 def _is_number(value: object) -> bool:
     is_real = isinstance(value, (int, float)) and not isinstance(value, bool)
     return is_real and math.isfinite(value)  # type: ignore[arg-type]
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _at_least(name: str, value: object, low: int) -> int:

@@ -71,11 +71,17 @@ class _Connection:
         return self._num_calls
 
     def is_alive(self) -> bool:
-        return self.dead_error is None and self.handle.child.is_alive()
+        child = self.handle.child
+        return self.dead_error is None and child.is_ours and child.is_alive()
 
     def find_end(self) -> EngineDeadError | None:
         """Why it is dead, looking now; None while it is alive."""
-        if self.dead_error is None and not self.handle.child.is_alive():
+        if not self.handle.child.is_ours:
+            self.fail(
+                "this engine belongs to the process that started it; "
+                "a fork of that process must start one of its own"
+            )
+        elif self.dead_error is None and not self.handle.child.is_alive():
             self.note_end()
         return self.dead_error
 

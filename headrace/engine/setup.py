@@ -13,6 +13,7 @@ from headrace.config.engine import EngineConfig
 from headrace.config.resolve import resolve
 from headrace.errors import ConfigError
 from headrace.hub.lookup import find_model
+from headrace.text.tokenizer import tokenizer_file
 
 
 def make_engine_config(args: EngineArgs) -> EngineConfig:
@@ -30,6 +31,9 @@ def make_engine_config(args: EngineArgs) -> EngineConfig:
         tokenizer=args.tokenizer,
         needs_weights=args.load_format != "dummy",
     )
+    tokenizer = None if args.skip_tokenizer_init else facts.tokenizer
+    if tokenizer is not None and Path(tokenizer).is_dir():
+        tokenizer_file(Path(tokenizer))  # missing: told now, not after loading the weights
     template = args.chat_template
     if template is not None:
         args = replace(args, chat_template=_template_text(template))

@@ -137,6 +137,9 @@ def _end_of_turn_ids(gguf: GgufFile) -> list[int]:
 
 
 def _llama(gguf: GgufFile, name: str, config: dict[str, Any]) -> dict[str, Any]:
+    if "partial_rotary_factor" in config:
+        # rows of a head lie in rotary pairs in such a file, and only part of them would
+        raise gguf.fault("llama.rope.dimension_count is not the length of a head: not supported")
     names = {tensor.name for tensor in gguf.tensors}
     return {
         "hidden_act": "silu",

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import ModelError
+from headrace.hub.hf_values import count, positive_number
 from headrace.layers.attention import Attention
 from headrace.layers.loader import Loader
 from headrace.layers.rotary import make_rotary, rope_settings
@@ -55,8 +56,8 @@ class Gemma3Config:
         fields["hidden_act"] = hf.get("hidden_activation", "gelu_pytorch_tanh")
         return cls(
             **fields,
-            query_pre_attn_scalar=hf.get("query_pre_attn_scalar", 256),
-            sliding_window=hf.get("sliding_window", 4096),
+            query_pre_attn_scalar=positive_number(hf, "query_pre_attn_scalar", 256),
+            sliding_window=count(hf, "sliding_window", 4096),
             layer_types=_layer_types(hf, fields["num_layers"]),
             rope_full=rope_settings(hf, FULL),
             rope_sliding=_sliding_rope(hf),
@@ -66,10 +67,12 @@ class Gemma3Config:
 def _layer_types(hf: Mapping[str, Any], num_layers: int) -> tuple[str, ...]:
     given = hf.get("layer_types")
     if given is None:
-        every = hf.get("sliding_window_pattern", 6)
+        every = count(hf, "sliding_window_pattern", 6)
         given = [FULL if (i + 1) % every == 0 else SLIDING for i in range(num_layers)]
-    if len(given) != num_layers or not set(given) <= {FULL, SLIDING}:
-        raise ModelError(f"config.json: layer_types must name {num_layers} layers, got {given}")
+    if not isinstance(given, list) or any(kind not in (FULL, SLIDING) for kind in given):
+        raise ModelError(f"config.json: layer_types must be a list of {FULL} and {SLIDING}")
+    if len(given) != num_layers:
+        raise ModelError(f"config.json: layer_types names {len(given)} layers of {num_layers}")
     return tuple(given)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import ModelError
+from headrace.hub.hf_values import count, positive_number
 from headrace.layers.attention import Attention
 from headrace.layers.loader import Loader
 from headrace.layers.rotary import make_rotary, rope_settings
@@ -43,26 +44,30 @@ class LlamaConfig:
 
 def common_fields(hf: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that all families of this shape read alike."""
-    try:
-        num_heads = hf["num_attention_heads"]
-        return {
-            "vocab_size": hf["vocab_size"],
-            "hidden_size": hf["hidden_size"],
-            "intermediate_size": hf["intermediate_size"],
-            "num_layers": hf["num_hidden_layers"],
-            "heads": HeadShape(
-                num_heads,
-                hf.get("num_key_value_heads") or num_heads,
-                hf.get("head_dim") or hf["hidden_size"] // num_heads,
-            ),
-            "rms_norm_eps": hf["rms_norm_eps"],
-            "hidden_act": hf.get("hidden_act", "silu"),
-            "max_position_embeddings": hf["max_position_embeddings"],
-            "rope": rope_settings(hf),
-            "tie_word_embeddings": bool(hf.get("tie_word_embeddings", False)),
-        }
-    except KeyError as missing:
-        raise ModelError(f"config.json lacks the key {missing}") from None
+    return {
+        "vocab_size": count(hf, "vocab_size"),
+        "hidden_size": count(hf, "hidden_size"),
+        "intermediate_size": count(hf, "intermediate_size"),
+        "num_layers": count(hf, "num_hidden_layers"),
+        "heads": _heads(hf),
+        "rms_norm_eps": positive_number(hf, "rms_norm_eps"),
+        "hidden_act": hf.get("hidden_act", "silu"),
+        "max_position_embeddings": count(hf, "max_position_embeddings"),
+        "rope": rope_settings(hf),
+        "tie_word_embeddings": bool(hf.get("tie_word_embeddings", False)),
+    }
+
+
+def _heads(hf: Mapping[str, Any]) -> HeadShape:
+    num_heads = count(hf, "num_attention_heads")
+    num_kv_heads = count(hf, "num_key_value_heads", num_heads)
+    head_dim = count(hf, "head_dim", count(hf, "hidden_size") // num_heads)
+    if num_heads % num_kv_heads:
+        raise ModelError(
+            f"config.json: {num_heads} num_attention_heads cannot share "
+            f"{num_kv_heads} num_key_value_heads evenly"
+        )
+    return HeadShape(num_heads, num_kv_heads, head_dim)
 
 
 class LlamaDecoderLayer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.hub.hf_values import count
 from headrace.layers.loader import Loader
 from headrace.models.llama import LlamaConfig, LlamaForCausalLM, common_fields
 
@@ -24,5 +25,6 @@ def _windows(hf: Mapping[str, Any], num_layers: int) -> tuple[int | None, ...]:
     """With use_sliding_window the layers from max_window_layers on see only a window."""
     if not hf.get("use_sliding_window"):
         return ()
-    first = hf.get("max_window_layers", num_layers)
-    return tuple(hf["sliding_window"] if i >= first else None for i in range(num_layers))
+    first = count(hf, "max_window_layers", num_layers, at_least=0)
+    window = count(hf, "sliding_window")
+    return tuple(window if i >= first else None for i in range(num_layers))

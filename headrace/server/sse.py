@@ -12,8 +12,11 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from headrace.logger import make_logger
 from headrace.server.errors import NotReadyError, encode_error, error_info, log_fault
 from headrace.server.live import LiveRequests, unless_disconnected
+
+logger = make_logger(__name__)
 
 DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
@@ -56,7 +59,7 @@ class EventStream(Response):
             try:
                 await unless_disconnected(receive, self._cut, self._send_all(send))
             except ClientDisconnect:
-                return
+                await asyncio.sleep(0)  # a turn, in which the server itself learns of it
             except NotReadyError as error:
                 await _send_failure(send, error)
 
@@ -66,6 +69,8 @@ class EventStream(Response):
             async with aclosing(self._frames) as frames:
                 async for body in frames:
                     await _send_body(send, body)
+        except ClientDisconnect:
+            raise
         except Exception as error:
             await _send_failure(send, error)
         else:
@@ -80,5 +85,14 @@ async def _send_failure(send: Send, error: Exception) -> None:
 
 
 async def _send_body(send: Send, body: bytes, *, more: bool = True) -> None:
+    """Send a piece of the answer.
+
+    Raises:
+        ClientDisconnect: the connection was closed while the client was not reading.
+    """
     message: dict[str, Any] = {"type": "http.response.body", "body": body, "more_body": more}
-    await send(message)
+    try:
+        await send(message)
+    except (OSError, RuntimeError) as error:  # the latter is how uvloop says it
+        logger.debug("a stream could not be sent on: %s", error)
+        raise ClientDisconnect from error

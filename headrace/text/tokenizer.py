@@ -180,6 +180,21 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     return _from_gguf(GgufFile(path))
 
 
+def tokenizer_file(folder: Path) -> Path:
+    """The file in a model folder that holds the tokenizer.
+
+    Raises:
+        ModelError: there is none.
+    """
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        raise ModelError(
+            f"{folder}: no tokenizer.json; give another folder with --tokenizer, "
+            "or use token ids only with --skip-tokenizer-init"
+        )
+    return file
+
+
 def check_utf8(text: str, param: str) -> None:
     """Raise ValidationError when a text holds a lone surrogate, which no UTF-8 can say."""
     if text.isascii():
@@ -193,12 +208,7 @@ def check_utf8(text: str, param: str) -> None:
 
 
 def _from_folder(folder: Path) -> Tokenizer:
-    file = folder / "tokenizer.json"
-    if not file.is_file():
-        raise ModelError(
-            f"{folder}: no tokenizer.json; give another folder with --tokenizer, "
-            "or use token ids only with --skip-tokenizer-init"
-        )
+    file = tokenizer_file(folder)
     try:
         backend = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exceptions

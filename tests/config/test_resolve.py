@@ -106,6 +106,18 @@ def test_eos_ids_of_both_files_in_order_without_repeats() -> None:
         .eos_token_ids == []  # fmt: skip
 
 
+def test_eos_ids_outside_the_vocabulary_are_left_out() -> None:
+    config = {**HF_CONFIG, "eos_token_id": [2, 100, 10**9]}
+    assert resolve(EngineArgs(), facts(hf_config=config)).model.eos_token_ids == [2]
+
+
+@pytest.mark.parametrize("length", [0, -5, True, "9", None])
+def test_a_length_that_is_none_counts_as_no_length(length: object) -> None:
+    config = {**HF_CONFIG, "max_position_embeddings": length}
+    assert resolve(EngineArgs(), facts(hf_config=config)).model.max_model_len == 2048
+    assert resolve(EngineArgs(max_model_len=9), facts(hf_config=config)).model.max_model_len == 9
+
+
 def test_float32_asks_for_a_float32_cache() -> None:
     assert config_of(dtype="float32").cache.kv_cache_dtype == "float32"
     both = config_of(dtype="float32", kv_cache_dtype="bfloat16")

@@ -205,6 +205,31 @@ def test_script_ended_while_the_core_starts_leaves_no_child(number: int) -> None
         time.sleep(0.02)
 
 
+def test_use_of_an_engine_in_a_fork_is_refused_and_the_owner_goes_on() -> None:
+    script = f"""
+import os
+from headrace.engine.llm_engine import LLMEngine
+from headrace.errors import EngineDeadError
+from headrace.sampling_params import SamplingParams
+from tests.engine.fakes import make_config
+engine = LLMEngine(make_config(), multiprocess=True, executor_factory={FACTORY!r})
+pid = os.fork()
+try:
+    engine.add_request("a", [1, 2], SamplingParams(max_tokens=2))
+    while engine.has_unfinished_requests():
+        engine.step()
+except EngineDeadError as error:
+    print(7 if "belongs to the process that started it" in str(error) else 8, flush=True)
+    raise SystemExit(0)
+os.waitpid(pid, 0)
+print(1, flush=True)
+engine.shutdown()
+"""
+    process = _run_script("", "-c", script)
+    assert [_first_number(process), _first_number(process)] == [7, 1]
+    assert len(_end(process).splitlines()) == 1
+
+
 def test_fork_of_the_owner_that_ends_leaves_the_core_alone() -> None:
     fork = (
         SCRIPT

@@ -190,18 +190,23 @@ def test_metadata_that_makes_no_sense_raises(
         hf_config_from_gguf(GgufFile(path))
 
 
-def test_rope_scaling_and_partial_rotation_are_told(tmp_path: Path) -> None:
+def test_rope_scaling_is_told(tmp_path: Path) -> None:
     more = {
         "llama.rope.scaling.type": "yarn",
         "llama.rope.scaling.factor": 4.0,
         "llama.rope.scaling.original_context_length": 32,
-        "llama.rope.dimension_count": 8,
     }
     config = hf_config_from_gguf(GgufFile(write_little_llama(tmp_path / "x.gguf", more)))
     assert config["rope_scaling"] == {
         "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32
     }  # fmt: skip
-    assert config["partial_rotary_factor"] == 0.5
+    assert "partial_rotary_factor" not in config
+
+
+def test_partly_rotated_heads_in_interleaved_rows_are_refused(tmp_path: Path) -> None:
+    path = write_little_llama(tmp_path / "x.gguf", {"llama.rope.dimension_count": 8})
+    with pytest.raises(ModelError, match="dimension_count"):
+        hf_config_from_gguf(GgufFile(path))
 
 
 def test_end_of_turn_token_of_the_chat_template_ends_answers(tmp_path: Path) -> None:

@@ -79,6 +79,8 @@ def test_frequency_factors_divide() -> None:
          {"type": "linear", "rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}),
         ({"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0}},
          {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0}),
+        ({"partial_rotary_factor": 0.25},
+         {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}),
         ({}, {"rope_type": "default", "rope_theta": 10000.0}),
     ],
 )  # fmt: skip
@@ -101,3 +103,30 @@ def test_unknown_scaling_is_refused_by_name() -> None:
 def test_scaling_with_a_missing_key_names_the_key() -> None:
     with pytest.raises(ModelError, match="factor"):
         rotary({"rope_type": "linear"})
+
+
+@pytest.mark.parametrize("config", [{"rope_parameters": "linear"}, {"rope_scaling": 5}])
+def test_settings_that_are_no_object_are_refused(config: dict[str, object]) -> None:
+    with pytest.raises(ModelError, match=r"must be an object"):
+        rope_settings(config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"rope_theta": 0}, "rope_theta"),
+        ({"rope_theta": "10000"}, "rope_theta"),
+        ({"rope_type": "linear", "factor": 0}, "factor"),
+        ({"rope_type": "dynamic", "factor": "2"}, "factor"),
+        ({"rope_type": "yarn", "factor": math.inf}, "factor"),
+        ({"rope_type": "llama3", "factor": 8, "low_freq_factor": 1, "high_freq_factor": 1,
+          "original_max_position_embeddings": 64}, "high_freq_factor"),
+        ({"partial_rotary_factor": 2.0}, "128 of the 64"),
+        ({"partial_rotary_factor": 0.01}, "0 of the 64"),
+    ],
+)  # fmt: skip
+def test_values_that_give_no_frequencies_are_refused(
+    settings: dict[str, object], named: str
+) -> None:
+    with pytest.raises(ModelError, match=named):
+        rotary(settings)

@@ -139,6 +139,28 @@ def test_a_missing_key_is_named() -> None:
         run(TorchOps(), config, [1])
 
 
+@pytest.mark.parametrize(
+    ("family", "changes", "named"),
+    [
+        ("llama", {"num_hidden_layers": "3"}, "num_hidden_layers"),
+        ("llama", {"num_attention_heads": {}}, "num_attention_heads"),
+        ("llama", {"head_dim": 10**12}, "head_dim"),
+        ("llama", {"num_key_value_heads": 3}, "num_key_value_heads"),
+        ("llama", {"rms_norm_eps": "1e-5"}, "rms_norm_eps"),
+        ("llama", {"head_dim": 15}, "15 columns"),
+        ("qwen2-windowed", {"sliding_window": None}, "sliding_window"),
+        ("gemma3", {"sliding_window_pattern": 0}, "sliding_window_pattern"),
+        ("gemma3", {"layer_types": "full_attention"}, "layer_types"),
+        ("gemma3", {"layer_types": ["full_attention"]}, "names 1 layers of 3"),
+    ],
+)
+def test_a_value_of_another_kind_is_named(family: str, changes: dict[str, Any], named: str) -> None:
+    config = FAMILIES[family] | changes
+    weights = RandomWeights(FAMILIES[family] | {"head_dim": changes.get("head_dim", 16) % 1000})
+    with pytest.raises(ModelError, match=named):
+        ModelRegistry.make_model(config["model_type"], config, Loader(weights, NativeOps()))
+
+
 def test_a_weight_of_another_shape_is_named_with_both_shapes() -> None:
     config = FAMILIES["llama"] | {"intermediate_size": 64}
     weights = RandomWeights(FAMILIES["llama"])

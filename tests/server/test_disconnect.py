@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator
 
 import httpx
 import pytest
+from starlette.types import Message
 
+from headrace.server.live import LiveRequests
+from headrace.server.sse import EventStream
 from tests.server.conftest import frames_of, serving, until
 from tests.server.fakes import FakeEngine, say
 
@@ -67,6 +71,30 @@ async def test_client_that_leaves_a_whole_answer_aborts_it(
         metrics = (await client.get("/metrics")).text
         assert f'handler="{path}",method="POST",status="4xx"' in metrics
     assert "Exception" not in caplog.text
+
+
+async def test_connection_that_closes_under_a_write_is_a_client_that_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sent: list[bytes] = []
+
+    async def frames() -> AsyncGenerator[bytes, None]:
+        yield b"data: 1\n\n"
+        yield b"data: 2\n\n"
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+    async def send(message: Message) -> None:
+        if sent:
+            raise RuntimeError("the handler is closed")
+        sent.append(message.get("body", b""))
+
+    cut = asyncio.get_running_loop().create_future()
+    await EventStream(LiveRequests([]), cut, frames())({"type": "http"}, receive, send)
+    assert sent == [b""]
+    assert caplog.records == []
 
 
 async def test_stream_reaches_the_client_as_it_comes() -> None:

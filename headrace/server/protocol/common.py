@@ -6,7 +6,6 @@ the business of `SamplingParams`.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -135,8 +134,3 @@ class Usage(msgspec.Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | UnsetType | None = UNSET
-
-
-def random_id() -> str:
-    """32 hex digits nobody else has."""
-    return uuid.uuid4().hex
