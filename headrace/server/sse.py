@@ -59,7 +59,7 @@ class EventStream(Response):
             try:
                 await unless_disconnected(receive, self._cut, self._send_all(send))
             except ClientDisconnect:
-                await asyncio.sleep(0)  # a turn, in which the server itself learns of it
+                return
             except NotReadyError as error:
                 await _send_failure(send, error)
 
@@ -88,7 +88,7 @@ async def _send_body(send: Send, body: bytes, *, more: bool = True) -> None:
     """Send a piece of the answer.
 
     Raises:
-        ClientDisconnect: the connection was closed while the client was not reading.
+        ClientDisconnect: the connection was closed, and we learn it by the write.
     """
     message: dict[str, Any] = {"type": "http.response.body", "body": body, "more_body": more}
     try:
