@@ -41,13 +41,13 @@ class Shape:
 SHAPES = {
     "smollm2-135m": Shape(30, 576, 1536, 49152, HeadShape(9, 3, 64)),
     "qwen2.5-0.5b": Shape(24, 896, 4864, 151936, HeadShape(14, 2, 64)),
+    "llama-3.2-1b": Shape(16, 2048, 8192, 128256, HeadShape(32, 8, 64)),
 }
 
 
 def random_matrix(fmt: WeightFormat, rows: int, columns: int) -> StoredTensor:
     """Finite values of ordinary size: as float16 scales, bytes below 0x30 are less than 0.2."""
     rng = np.random.default_rng(0)
-    columns += -columns % fmt.block_size
     if fmt.block_size > 1:
         data = rng.integers(0x10, 0x30, (rows, fmt.row_bytes(columns)), dtype=np.uint8)
     else:
@@ -164,7 +164,9 @@ def main() -> None:
     parser.add_argument("--isa", help="default: the best there is")
     parser.add_argument("--repeat", type=int, default=7)
     args = parser.parse_args()
-    shape = SHAPES[args.shape]
+    shape, fmt = SHAPES[args.shape], WeightFormat[args.format]
+    if shape.hidden_size % fmt.block_size or shape.intermediate_size % fmt.block_size:
+        parser.error(f"rows of {args.shape} are not whole blocks of {fmt.label}")
 
     ops = NativeOps(args.threads, args.isa)
     limits = measure_limits(args.threads)
@@ -174,7 +176,7 @@ def main() -> None:
           f"multiply-adds {peak / 1e9:.0f} GOP/s")  # fmt: skip
 
     if args.rows:
-        model, work = make_model(ops, shape, WeightFormat[args.format], max(args.rows))
+        model, work = make_model(ops, shape, fmt, max(args.rows))
         head = shape.vocab_size * shape.hidden_size
         layer_bytes = ops.weight_bytes * work / (work + head)
         head_bytes = ops.weight_bytes - layer_bytes
