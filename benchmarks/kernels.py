@@ -15,6 +15,7 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -52,10 +53,10 @@ def random_matrix(fmt: WeightFormat, rows: int, columns: int) -> StoredTensor:
         data = rng.integers(0x10, 0x30, (rows, fmt.row_bytes(columns)), dtype=np.uint8)
     else:
         values = rng.standard_normal((rows, columns), np.float32) * np.float32(columns**-0.5)
-        halves = values.astype(np.float16) if fmt is WeightFormat.F16 else values
+        stored: Any = values.astype(np.float16) if fmt is WeightFormat.F16 else values
         if fmt is WeightFormat.BF16:
-            halves = (values.view(np.uint32) >> 16).astype(np.uint16)
-        data = halves.view(np.uint8)
+            stored = (values.view(np.uint32) >> 16).astype(np.uint16)
+        data = stored.view(np.uint8)
     return StoredTensor("random", fmt, (rows, columns), data)
 
 
@@ -182,7 +183,7 @@ def main() -> None:
         head_bytes = ops.weight_bytes - layer_bytes
         for count in args.rows:
             step = step_of(0, count)
-            took = best_of(args.repeat, lambda step=step: model.forward(step))
+            took = best_of(args.repeat, partial(model.forward, step))
             pairs = shape.num_layers * count * (count + 1) // 2
             attention = 2 * pairs * shape.heads.num_heads * shape.heads.head_dim
             limit = max(layer_bytes / bandwidth, 2 * (work * count + attention) / peak)
@@ -198,7 +199,7 @@ def main() -> None:
         for first in range(0, context - 1, 512):  # bytes of the cache come into being
             attention_only.forward(step_of(first, min(512, context - 1 - first)))
         step = step_of(context - 1, 1)
-        took = best_of(args.repeat, lambda step=step, run=attention_only: run.forward(step))
+        took = best_of(args.repeat, partial(attention_only.forward, step))
         limit = 4 * kv_width * context * shape.num_layers / bandwidth
         print(f"attention over {context:5} positions {took * 1e3:9.2f} ms {limit / took:5.0%}")
 

@@ -142,8 +142,8 @@ inline void go_to_span(PanelReader<F>& reader, int span) {
   reader.begin_span(span % kSpans);
 }
 
-// body(u) for each unit of a span. Unrolled only where that makes shifts constant: elsewhere a small
-// loop keeps its sums in registers better.
+// body(u) for each unit of a span. Unrolled only where that makes shifts constant: elsewhere a
+// small loop keeps its sums in registers better.
 template <Format F, typename Body>
 inline void for_units(Body&& body) {
   constexpr int kUnits = PanelReader<F>::kSpan / PanelReader<F>::kUnit;
