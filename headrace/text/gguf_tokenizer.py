@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -41,12 +42,13 @@ class GgufVocabulary:
     chat_template: str | None
 
 
-def read_gguf_vocabulary(gguf: GgufFile) -> GgufVocabulary:
-    """Read and build.
+def read_gguf_vocabulary(path: Path) -> GgufVocabulary:
+    """Read the metadata of a .gguf file and build.
 
     Raises:
         ModelError: no vocabulary, a kind that is not supported, or arrays that do not fit.
     """
+    gguf = GgufFile(path)
     kind = gguf.string(PREFIX + "model", "no vocabulary")
     if kind not in ("gpt2", "llama"):
         raise gguf.fault(

@@ -7,14 +7,13 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from headrace.errors import ModelError, ValidationError
-from headrace.hub.gguf_metadata import GgufFile
-from headrace.text.gguf_tokenizer import read_gguf_vocabulary
 from headrace.text.settings import TokenizerSettings, read_folder_settings
 from headrace.text.token_bytes import make_token_decoder
 
@@ -168,6 +167,10 @@ class Tokenizer:
         return prefix, suffix
 
 
+_GGUF_READER = ("headrace.text.gguf_tokenizer", "read_gguf_vocabulary")
+"""Imported on use: it needs numpy, which costs the import of a server a seventh of its time."""
+
+
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """The tokenizer of a model folder (tokenizer.json), or the one inside a .gguf file.
 
@@ -177,7 +180,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     path = Path(path)
     if path.is_dir():
         return _from_folder(path)
-    return _from_gguf(GgufFile(path))
+    return _from_gguf(path)
 
 
 def tokenizer_file(folder: Path) -> Path:
@@ -224,9 +227,10 @@ def _from_folder(folder: Path) -> Tokenizer:
     )
 
 
-def _from_gguf(gguf: GgufFile) -> Tokenizer:
+def _from_gguf(path: Path) -> Tokenizer:
+    module, name = _GGUF_READER
     with _collector_paused():
-        vocabulary = read_gguf_vocabulary(gguf)
+        vocabulary = getattr(import_module(module), name)(path)
     settings = TokenizerSettings(
         roles={role: vocabulary.tokens[i] for role, i in vocabulary.roles.items()},
         adds_bos=vocabulary.adds_bos,
@@ -235,7 +239,7 @@ def _from_gguf(gguf: GgufFile) -> Tokenizer:
         chat_template=vocabulary.chat_template,
     )
     return Tokenizer(
-        vocabulary.backend, settings, vocab_size=len(vocabulary.tokens), where=str(gguf.path)
+        vocabulary.backend, settings, vocab_size=len(vocabulary.tokens), where=str(path)
     )
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from headrace.errors import ModelError
-from headrace.hub import download, find_model
-from headrace.hub.lookup import packaged_model
+from headrace.hub import download
+from headrace.hub.lookup import find_model, packaged_model
 from tests.gguf_files import write_little_llama
 
 CONFIG = {"model_type": "llama", "vocab_size": 4, "rope_scaling": {"factor": 2, "kind": "x"}}

@@ -10,7 +10,7 @@ import pytest
 
 from headrace.config.engine import ModelConfig
 from headrace.errors import UnsupportedError, ValidationError
-from headrace.hub import find_model
+from headrace.hub.lookup import find_model
 from headrace.inputs import EngineInput
 from headrace.text.renderer import Renderer
 from headrace.text.tokenizer import Tokenizer, load_tokenizer

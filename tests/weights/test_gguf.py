@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import ModelError
-from headrace.hub import find_model
+from headrace.hub.lookup import find_model
 from headrace.ops.formats import StoredTensor, WeightFormat, dequantize
 from headrace.weights.gguf import read_gguf_tensors
 from headrace.weights.name_map import to_checkpoint_name
