@@ -11,7 +11,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH ?= torch==2.13.0
 NATIVE := $(shell find csrc -type f) CMakeLists.txt pyproject.toml
 
-.PHONY: install serve test check bench models sanitize clean
+.PHONY: install serve test check bench models clean
 
 install: $(VENV)/.tests  ## .venv with headrace, its default model and all the tests need
 
