@@ -6,9 +6,11 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <climits>
 #include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include "cpu.h"
 #include "executable.h"
@@ -87,40 +89,89 @@ std::vector<float> to_vector(const std::optional<Floats>& values) {
   return {values->data(), values->data() + values->size()};
 }
 
-void forward(Executable& executable, Ints input_ids, Ints positions, Ints slot_mapping,
-             Ints query_start_loc, Ints seq_lens, IntTable block_table) {
-  const std::size_t tokens = input_ids.size(), seqs = seq_lens.size();
-  if (positions.size() != tokens || slot_mapping.size() != tokens ||
-      query_start_loc.size() != seqs + 1 || block_table.shape(0) != seqs) {
-    throw std::invalid_argument("forward: the step's arrays differ in tokens or sequences");
+// A step's arrays as Python hands them over. They may be filled anew between forwards.
+struct BoundStep {
+  BoundStep(nb::object input_ids, nb::object positions, nb::object slot_mapping,
+            nb::object query_start_loc, nb::object seq_lens, nb::object block_table)
+      : arrays{input_ids, positions, slot_mapping, query_start_loc, seq_lens, block_table} {
+    const Ints ids = take(input_ids, &Step::input_ids), lengths = take(seq_lens, &Step::seq_lens);
+    const auto table = as<IntTable>(block_table);
+    if (take(positions, &Step::positions).size() != ids.size() ||
+        take(slot_mapping, &Step::slot_mapping).size() != ids.size() ||
+        take(query_start_loc, &Step::query_start_loc).size() != lengths.size() + 1 ||
+        table.shape(0) != lengths.size()) {
+      throw std::invalid_argument("forward: the step's arrays differ in tokens or sequences");
+    }
+    step.num_tokens = static_cast<int>(ids.size());
+    step.num_seqs = static_cast<int>(lengths.size());
+    step.max_blocks = static_cast<int>(table.shape(1));
+    step.block_table = table.data();
   }
-  Step step;
-  step.num_tokens = static_cast<int>(tokens);
-  step.num_seqs = static_cast<int>(seqs);
-  step.max_blocks = static_cast<int>(block_table.shape(1));
-  step.input_ids = input_ids.data();
-  step.positions = positions.data();
-  step.slot_mapping = slot_mapping.data();
-  step.query_start_loc = query_start_loc.data();
-  step.seq_lens = seq_lens.data();
-  step.block_table = block_table.data();
-  const nb::gil_scoped_release unlocked;
-  executable.forward(step);
-}
 
-nb::ndarray<nb::numpy, float, nb::ndim<2>> logits(Executable& executable, Ints rows) {
-  Logits result;
-  {
-    const nb::gil_scoped_release unlocked;
-    result = executable.logits(rows.data(), static_cast<int>(rows.size()));
+  // Never a converted copy: what is written to the array later must be seen.
+  template <typename Numbers>
+  static Numbers as(const nb::object& array) {
+    Numbers numbers;
+    if (!nb::try_cast(array, numbers, false)) {
+      throw nb::type_error("forward: a step's arrays must be int32 and C-contiguous");
+    }
+    return numbers;
   }
-  auto* held = new std::shared_ptr<Region>(result.memory);
-  const nb::capsule owner(
-      held, [](void* p) noexcept { delete static_cast<std::shared_ptr<Region>*>(p); });
-  return {static_cast<float*>(result.memory->data()),
-          {static_cast<std::size_t>(result.rows), static_cast<std::size_t>(result.width)},
-          owner};
-}
+
+  Ints take(const nb::object& array, const std::int32_t* Step::*field) {
+    Ints numbers = as<Ints>(array);
+    step.*field = numbers.data();
+    return numbers;
+  }
+
+  std::array<nb::object, 6> arrays;  // kept alive
+  Step step;
+};
+
+using LogitsArray = nb::ndarray<nb::numpy, float, nb::ndim<2>>;
+
+// An executable and the numpy array that its logits were last seen through: made anew only when
+// they move or change in number.
+class BoundExecutable {
+ public:
+  BoundExecutable(std::shared_ptr<Home> home, std::shared_ptr<Program> forward, const Slot& hidden,
+                  std::shared_ptr<Program> logits, const Slot& logits_input, const Slot& result,
+                  int hidden_size, int vocab_size, int max_num_tokens)
+      : executable_(std::move(home), std::move(forward), hidden, std::move(logits), logits_input,
+                    result, hidden_size, vocab_size, max_num_tokens) {}
+
+  void forward(const BoundStep& bound) {
+    const nb::gil_scoped_release unlocked;
+    executable_.forward(bound.step);
+  }
+
+  nb::object logits(Ints rows) {
+    Logits result;
+    {
+      const nb::gil_scoped_release unlocked;
+      result = executable_.logits(rows.data(), static_cast<int>(rows.size()));
+    }
+    void* const data = result.memory->data();
+    if (data != data_ || result.rows != rows_) {
+      auto* held = new std::shared_ptr<Region>(result.memory);
+      const nb::capsule owner(
+          held, [](void* p) noexcept { delete static_cast<std::shared_ptr<Region>*>(p); });
+      array_ = nb::cast(LogitsArray{static_cast<float*>(data),
+                                    {static_cast<std::size_t>(result.rows),
+                                     static_cast<std::size_t>(result.width)},
+                                    owner});
+      data_ = data;
+      rows_ = result.rows;
+    }
+    return array_;
+  }
+
+ private:
+  Executable executable_;
+  nb::object array_;
+  void* data_ = nullptr;
+  int rows_ = -1;
+};
 
 void bind_prepared(nb::module_& m) {
   nb::class_<Stored>(m, "StoredMatrix");
@@ -185,14 +236,17 @@ void bind_program(nb::module_& m) {
            },
            "q"_a, "cache"_a, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a, "scale"_a,
            "window"_a.none());
-  nb::class_<Executable>(m, "Executable")
+  nb::class_<BoundStep>(m, "Step")
+      .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object, nb::object>(),
+           "input_ids"_a, "positions"_a, "slot_mapping"_a, "query_start_loc"_a, "seq_lens"_a,
+           "block_table"_a);
+  nb::class_<BoundExecutable>(m, "Executable")
       .def(nb::init<std::shared_ptr<Home>, std::shared_ptr<Program>, const Slot&,
                     std::shared_ptr<Program>, const Slot&, const Slot&, int, int, int>(),
            "home"_a, "forward"_a, "hidden"_a, "logits"_a, "logits_input"_a, "result"_a,
            "hidden_size"_a, "vocab_size"_a, "max_num_tokens"_a)
-      .def("forward", &forward, "input_ids"_a, "positions"_a, "slot_mapping"_a,
-           "query_start_loc"_a, "seq_lens"_a, "block_table"_a)
-      .def("logits", &logits, "rows"_a);
+      .def("forward", &BoundExecutable::forward, "step"_a)
+      .def("logits", &BoundExecutable::logits, "rows"_a);
 }
 
 }  // namespace

@@ -25,20 +25,26 @@ class NativeExecutable:
 
     def __init__(self, executable: _native.Executable) -> None:
         self._executable = executable
+        self._inputs: StepInputs | None = None
+        self._step: _native.Step | None = None
 
     def forward(self, step: StepInputs) -> None:
         """Compute hidden states of all T tokens and write their keys and values.
 
         Raises ValueError, before anything is written, on ids, slots or blocks out of range.
         """
-        self._executable.forward(
-            step.input_ids,
-            step.positions,
-            step.slot_mapping,
-            step.query_start_loc,
-            step.seq_lens,
-            step.block_table,
-        )
+        # Callers keep their arrays from step to step; six of them are costly to hand over.
+        if step is not self._inputs or self._step is None:
+            self._step = _native.Step(
+                step.input_ids,
+                step.positions,
+                step.slot_mapping,
+                step.query_start_loc,
+                step.seq_lens,
+                step.block_table,
+            )
+            self._inputs = step
+        self._executable.forward(self._step)
 
     def logits(self, rows: I32) -> F32:
         """Logits [L, vocab_size] of these rows of the last forward; valid until the next call.

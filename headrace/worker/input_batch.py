@@ -1,14 +1,13 @@
-"""The requests the worker knows, in persistent arrays that a step's inputs are sliced from."""
+"""The requests the worker knows, and a step's inputs, gathered from their rows in native code."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
+from headrace._native import StepBatch
 from headrace.errors import ValidationError
-from headrace.messages.step import CachedRequest, NewRequest, SchedulerOutput
+from headrace.messages.step import NewRequest, SchedulerOutput
 from headrace.ops.ops import I32, StepInputs
 from headrace.worker.sampling_state import SamplingState
 
@@ -20,7 +19,6 @@ class RequestRow:
     request_id: str
     row: int
     num_prompt_tokens: int
-    num_blocks: int
     num_prompt_logprobs: int | None
     sampling: SamplingState
 
@@ -38,24 +36,33 @@ class PreparedStep:
 
 
 class InputBatch:
-    """Token ids, block tables and counts by row; a row is a request's for as long as it is known.
+    """Tokens, block tables and counts by row; a row is a request's for as long as it is known.
 
-    A step costs a fixed number of array operations over its tokens, whatever the number of
-    requests, and touches nothing of requests that are not in it.
+    A step touches nothing of requests that are not in it.
     """
 
     def __init__(
-        self, *, max_num_seqs: int, max_model_len: int, block_size: int, vocab_size: int
+        self,
+        *,
+        max_num_seqs: int,
+        max_model_len: int,
+        max_num_tokens: int,
+        block_size: int,
+        vocab_size: int,
     ) -> None:
-        self.block_size = block_size
         self.vocab_size = vocab_size
-        max_blocks = -(-max_model_len // block_size)
-        # Untouched pages of these arrays cost no memory.
-        self.token_ids = np.empty((max_num_seqs, max_model_len), np.int32)
-        self.block_table = np.zeros((max_num_seqs, max_blocks), np.int32)
-        self.num_tokens = np.zeros(max_num_seqs, np.int32)
-        self.num_computed = np.zeros(max_num_seqs, np.int32)
         self.rows: dict[str, RequestRow] = {}
+        self._batch = StepBatch(max_num_seqs, max_model_len, block_size, max_num_tokens)
+        self._arrays = StepInputs(
+            input_ids=self._batch.input_ids,
+            positions=self._batch.positions,
+            slot_mapping=self._batch.slot_mapping,
+            query_start_loc=self._batch.query_start_loc,
+            seq_lens=self._batch.seq_lens,
+            block_table=self._batch.block_table,
+        )
+        self._inputs = self._slice(1, 1)
+        self._logits_rows = self._batch.logits_rows
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
 
     def apply(self, order: SchedulerOutput) -> dict[str, str]:
@@ -71,8 +78,10 @@ class InputBatch:
                 self._add(new)
             except ValidationError as error:
                 errors[new.request_id] = str(error)
+        rows, extend = self.rows, self._batch.extend
         for cached in order.cached_requests:
-            self._extend(cached)
+            row = rows[cached.request_id].row
+            extend(row, cached.new_block_ids, cached.num_computed_tokens)
         return errors
 
     def remove(self, request_id: str) -> None:
@@ -83,44 +92,42 @@ class InputBatch:
 
     def append_token(self, request: RequestRow, token_id: int) -> None:
         """Note a token that was sampled for a request."""
-        row = request.row
-        count = self.num_tokens[row]
-        # A request's last possible token is never computed with, so it needs no place.
-        if count < self.token_ids.shape[1]:
-            self.token_ids[row, count] = token_id
-        self.num_tokens[row] = count + 1
+        self._batch.append(request.row, token_id)
         request.sampling.append(token_id)
 
-    def prepare(self, num_scheduled_tokens: Mapping[str, int]) -> PreparedStep:
-        """The inputs of a step over known requests, whose changes have been applied."""
-        requests = [self.rows[request_id] for request_id in num_scheduled_tokens]
-        num_seqs = len(requests)
-        rows = np.fromiter((r.row for r in requests), np.int32, num_seqs)
-        counts = np.fromiter(num_scheduled_tokens.values(), np.int32, num_seqs)
-        query_start_loc = np.zeros(num_seqs + 1, np.int32)
-        np.cumsum(counts, out=query_start_loc[1:])
-        computed = self.num_computed[rows]
-        seq_lens = computed + counts
+    def tokens(self, request: RequestRow, first: int, end: int) -> list[int]:
+        """Tokens [first, end) of a request."""
+        return self._batch.tokens(request.row, first, end)
 
-        token_rows = np.repeat(rows, counts)
-        positions = np.arange(query_start_loc[-1], dtype=np.int32)
-        positions += np.repeat(computed - query_start_loc[:-1], counts)
-        blocks = self.block_table[token_rows, positions // self.block_size]
-        width = -(-int(seq_lens.max()) // self.block_size)
-        inputs = StepInputs(
-            input_ids=self.token_ids[token_rows, positions],
-            positions=positions,
-            slot_mapping=blocks * self.block_size + positions % self.block_size,
-            query_start_loc=query_start_loc,
-            seq_lens=seq_lens,
-            block_table=np.ascontiguousarray(self.block_table[rows, :width]),
-        )
-        samples = np.flatnonzero(seq_lens == self.num_tokens[rows])
-        return PreparedStep(
-            inputs,
-            requests,
-            [requests[i] for i in samples],
-            query_start_loc[samples + 1] - np.int32(1),
+    def prepare(self, num_scheduled_tokens: Mapping[str, int]) -> PreparedStep:
+        """The inputs of a step over known requests, whose changes have been applied.
+
+        Its arrays are written again by the next call; steps of one size share one StepInputs.
+        """
+        rows = self.rows
+        requests = [rows[request_id] for request_id in num_scheduled_tokens]
+        counts = list(num_scheduled_tokens.values())
+        samples = self._batch.gather([request.row for request in requests], counts)
+        num_tokens, num_seqs, num_samples = sum(counts), len(requests), len(samples)
+        inputs = self._inputs
+        if len(inputs.seq_lens) != num_seqs or len(inputs.input_ids) != num_tokens:
+            inputs = self._inputs = self._slice(num_tokens, num_seqs)
+        if len(self._logits_rows) != num_samples:
+            self._logits_rows = self._batch.logits_rows[:num_samples]
+        sampling = requests if num_samples == num_seqs else [requests[i] for i in samples]
+        return PreparedStep(inputs, requests, sampling, self._logits_rows)
+
+    def _slice(self, num_tokens: int, num_seqs: int) -> StepInputs:
+        """The arrays of a step of this size. The block table's columns are not cut: those behind
+        a sequence's blocks hold old numbers that nobody reads."""
+        arrays = self._arrays
+        return StepInputs(
+            input_ids=arrays.input_ids[:num_tokens],
+            positions=arrays.positions[:num_tokens],
+            slot_mapping=arrays.slot_mapping[:num_tokens],
+            query_start_loc=arrays.query_start_loc[: num_seqs + 1],
+            seq_lens=arrays.seq_lens[:num_seqs],
+            block_table=arrays.block_table[:num_seqs],
         )
 
     def _add(self, new: NewRequest) -> None:
@@ -134,20 +141,7 @@ class InputBatch:
             vocab_size=self.vocab_size,
         )
         row = self._free_rows.pop()
-        count, num_blocks = len(new.token_ids), len(new.block_ids)
-        self.token_ids[row, :count] = new.token_ids
-        self.block_table[row, :num_blocks] = new.block_ids
-        self.num_tokens[row] = count
-        self.num_computed[row] = new.num_computed_tokens
+        self._batch.set(row, new.token_ids, new.block_ids, new.num_computed_tokens)
         self.rows[new.request_id] = RequestRow(
-            new.request_id, row, new.num_prompt_tokens, num_blocks, params.prompt_logprobs, sampling
+            new.request_id, row, new.num_prompt_tokens, params.prompt_logprobs, sampling
         )
-
-    def _extend(self, cached: CachedRequest) -> None:
-        request = self.rows[cached.request_id]
-        self.num_computed[request.row] = cached.num_computed_tokens
-        blocks = cached.new_block_ids
-        if blocks:
-            first = request.num_blocks
-            self.block_table[request.row, first : first + len(blocks)] = blocks
-            request.num_blocks = first + len(blocks)

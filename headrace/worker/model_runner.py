@@ -74,12 +74,12 @@ class ModelRunner:
             return
         count = request.num_prompt_logprobs
         assert count is not None
-        targets = self.batch.token_ids[request.row, position + 1 : position + 1 + end - first]
+        targets = self.batch.tokens(request, position + 1, position + 1 + end - first)
         entries: list[TokenLogprobs] = []
         for start in range(first, end, self.slice_rows):
             stop = min(start + self.slice_rows, end)
             logits = self.executable.logits(np.arange(start, stop, dtype=np.int32))
-            ids = targets[start - first : stop - first].tolist()
+            ids = targets[start - first : stop - first]
             try:
                 entries += self.sampler.prompt_logprobs(logits, ids, count)
             except EngineGenerateError as error:

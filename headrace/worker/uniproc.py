@@ -62,6 +62,7 @@ class UniProcExecutor:
         batch = InputBatch(
             max_num_seqs=scheduler.max_num_seqs,
             max_model_len=plan.max_model_len,
+            max_num_tokens=scheduler.max_num_batched_tokens,
             block_size=plan.block_size,
             vocab_size=model.vocab_size,
         )

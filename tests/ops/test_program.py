@@ -168,6 +168,27 @@ def test_a_step_that_would_leave_the_cache_is_refused(change: Any, text: str) ->
         executable.forward(replace(plain_step(2), **arrays))
 
 
+def test_a_step_filled_anew_is_computed_anew() -> None:
+    native = NativeOps(1)
+    tensor = _tensor(16, 8)
+    table = native.prepare_table(tensor)
+    executable = _compile(native, lambda: native.embedding(table), 8)
+    step, row = plain_step(1), np.array([0], dtype=np.int32)
+    for token_id in (3, 7):
+        step.input_ids[0] = token_id
+        executable.forward(step)
+        np.testing.assert_array_equal(executable.logits(row), dequantize(tensor)[[token_id]])
+
+
+def test_arrays_of_another_type_or_layout_are_refused() -> None:
+    native = NativeOps(1)
+    table = native.prepare_table(_tensor(16, 8))
+    executable = _compile(native, lambda: native.embedding(table), 8)
+    for wrong in (np.zeros(2, np.int64), np.zeros(4, np.int32)[::2]):
+        with pytest.raises(TypeError, match="int32 and C-contiguous"):
+            executable.forward(replace(plain_step(2), input_ids=wrong))
+
+
 def test_more_tokens_than_agreed_are_refused() -> None:
     native = NativeOps(1)
     table = native.prepare_table(_tensor(32, 8))

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+from headrace._native import StepBatch
 from headrace.messages.step import CachedRequest, NewRequest, SchedulerOutput
 from headrace.sampling_params import SamplingParams
 from headrace.worker.input_batch import InputBatch
@@ -24,10 +25,20 @@ class Known:
         self.computed = 0
 
 
+def _make_batch(max_num_seqs: int, max_model_len: int) -> InputBatch:
+    return InputBatch(
+        max_num_seqs=max_num_seqs,
+        max_model_len=max_model_len,
+        max_num_tokens=max_num_seqs * max_model_len,
+        block_size=BLOCK,
+        vocab_size=50,
+    )
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_inputs_equal_a_slow_oracle_over_random_histories(seed: int) -> None:
     rng = random.Random(seed)
-    batch = InputBatch(max_num_seqs=4, max_model_len=64, block_size=BLOCK, vocab_size=50)
+    batch = _make_batch(4, 64)
     known: dict[str, Known] = {}
     free_blocks = list(range(32))
     rng.shuffle(free_blocks)
@@ -110,18 +121,81 @@ def _assert_equal_to_oracle(step, known: dict[str, Known], counts: dict[str, int
 
 
 def test_the_last_token_of_a_full_context_needs_no_place() -> None:
-    batch = InputBatch(max_num_seqs=1, max_model_len=4, block_size=BLOCK, vocab_size=50)
+    batch = _make_batch(1, 4)
     new = NewRequest("a", [1, 2, 3, 4], 4, SamplingParams(), [], 1, [0], 0)
     order = SchedulerOutput([new], [], {"a": 4}, 4, [])
     batch.apply(order)
     [request] = batch.prepare({"a": 4}).sampling_requests
     batch.append_token(request, 9)
-    assert batch.num_tokens[request.row] == 5
-    assert batch.token_ids[request.row].tolist() == [1, 2, 3, 4]
+    assert batch.tokens(request, 0, 4) == [1, 2, 3, 4]
+    with pytest.raises(ValueError, match="0 to 5 of 4"):
+        batch.tokens(request, 0, 5)
+    assert request.sampling.num_output_tokens == 1
+
+
+def test_steps_of_one_size_share_their_arrays_and_others_do_not() -> None:
+    batch = _make_batch(2, 16)
+    new = NewRequest("a", [1, 2, 3, 4], 4, SamplingParams(), [], 1, [0], 0)
+    batch.apply(SchedulerOutput([new], [], {"a": 2}, 2, []))
+    first = batch.prepare({"a": 2})
+    assert first.inputs.input_ids.tolist() == [1, 2]
+    assert first.sampling_requests == []
+    batch.apply(SchedulerOutput([], [CachedRequest("a", [], 2)], {"a": 2}, 2, []))
+    second = batch.prepare({"a": 2})
+    assert second.inputs is first.inputs
+    assert second.inputs.input_ids.tolist() == [3, 4]
+    assert second.logits_rows.tolist() == [1]
+    batch.apply(SchedulerOutput([], [CachedRequest("a", [], 3)], {"a": 1}, 1, []))
+    assert batch.prepare({"a": 1}).inputs.positions.tolist() == [3]
+
+
+@pytest.mark.parametrize(
+    ("rows", "counts", "text"),
+    [
+        ([2], [1], "row 2 is not in"),
+        ([-1], [1], "row -1 is not in"),
+        ([0], [4], "tokens 0 to 4 of a request with 3 tokens"),
+        ([0], [0], "tokens 0 to 0"),
+        ([0], [-1], "tokens 0 to -1"),
+        ([1], [3], "in 1 blocks"),
+        ([0, 1], [1], "2 requests and 1 counts"),
+        ([0, 1, 0], [1, 1, 1], "3 requests"),
+        ([0, 1], [3, 1], "4 tokens, at most 3"),
+    ],
+)
+def test_numbers_that_would_reach_foreign_memory_are_refused(
+    rows: list[int], counts: list[int], text: str
+) -> None:
+    batch = StepBatch(max_num_seqs=2, max_model_len=4, block_size=2, max_num_tokens=3)
+    batch.set(0, [1, 2, 3], [0, 1], 0)
+    batch.set(1, [1, 2, 3], [2], 0)
+    with pytest.raises(ValueError, match=text):
+        batch.gather(rows, counts)
+    assert batch.gather([0], [3]) == [0]
+
+
+def test_a_batch_refuses_what_its_rows_cannot_hold() -> None:
+    batch = StepBatch(max_num_seqs=1, max_model_len=4, block_size=2, max_num_tokens=4)
+    with pytest.raises(ValueError, match="5 tokens"):
+        batch.set(0, [1] * 5, [], 0)
+    with pytest.raises(ValueError, match="3 blocks beside 0"):
+        batch.set(0, [1], [0, 1, 2], 0)
+    batch.set(0, [1, 2], [0], 0)
+    with pytest.raises(ValueError, match="2 blocks beside 1"):
+        batch.extend(0, [1, 2], 1)
+    with pytest.raises(ValueError, match="num_computed is -1"):
+        batch.extend(0, [], -1)
+    with pytest.raises(ValueError, match="row 1 is not in"):
+        batch.append(1, 0)
+    assert batch.gather([0], [2]) == [0]
+    assert batch.tokens(0, 0, 2) == [1, 2]
+    for sizes in ((0, 1, 1, 1), (1, 0, 1, 1), (1, 1, 0, 1), (1, 1, 1, 0)):
+        with pytest.raises(ValueError, match="is 0"):
+            StepBatch(*sizes)
 
 
 def test_a_request_that_cannot_be_taken_is_told_and_the_others_are() -> None:
-    batch = InputBatch(max_num_seqs=2, max_model_len=8, block_size=BLOCK, vocab_size=50)
+    batch = _make_batch(2, 8)
     bad = NewRequest("bad", [1], 1, SamplingParams(logit_bias={60: 1.0}), [], 1, [0], 0)
     good = NewRequest("good", [1, 2], 2, SamplingParams(), [], 1, [1], 0)
     errors = batch.apply(SchedulerOutput([bad, good], [], {"bad": 1, "good": 2}, 3, []))
