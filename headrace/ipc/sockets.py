@@ -6,9 +6,11 @@ add messages, never take one. Addresses are `ipc://` paths in a folder of mode 0
 
 from __future__ import annotations
 
+import select
 import shutil
 import tempfile
 import threading
+import time
 from typing import cast
 
 import zmq
@@ -121,6 +123,10 @@ class Receiver:
 
     def __init__(self, socket: zmq.Socket[bytes]) -> None:
         self._socket = socket
+        self._poll = select.poll()
+        self._poll.register(self.fileno(), select.POLLIN)
+        self._other: int | None = None
+        """What else `_poll` waits for."""
 
     def fileno(self) -> int:
         """Becomes readable when something happens; only once until `drain` has emptied it."""
@@ -146,21 +152,32 @@ class Receiver:
         Returns:
             Whether a frame is there.
         """
-        poller = zmq.Poller()
-        poller.register(self._socket, zmq.POLLIN)
-        if other is not None:
-            poller.register(other, zmq.POLLIN)
-        events = dict(poller.poll(None if timeout is None else int(max(0.0, timeout) * 1000)))
-        return self._socket in events
+        if other != self._other:
+            if self._other is not None:
+                self._poll.unregister(self._other)
+            if other is not None:
+                self._poll.register(other, select.POLLIN)
+            self._other = other
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._has_frame():
+            left = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+            ready = self._poll.poll(left)
+            # The socket's descriptor also tells of things that are no frames.
+            if not ready or any(descriptor == other for descriptor, _ in ready):
+                return self._has_frame()
+        return True
 
     def drain(self) -> list[bytes]:
         """All frames that are here now, without waiting."""
         frames: list[bytes] = []
-        while cast(int, self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+        while self._has_frame():
             message = self._socket.recv_multipart(zmq.NOBLOCK)
             if len(message) == 1:
                 frames.append(message[0])
         return frames
+
+    def _has_frame(self) -> bool:
+        return bool(cast(int, self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
     def close(self) -> None:
         """Idempotent."""
