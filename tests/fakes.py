@@ -38,6 +38,7 @@ def make_core_request(
     arrival_time: float = 0.0,
     priority: int = 0,
     cache_salt: str | None = None,
+    is_watched: bool = True,
     **params: Any,
 ) -> EngineCoreRequest:
     """A request as the front process would send it. `params` are of SamplingParams."""
@@ -50,6 +51,7 @@ def make_core_request(
         arrival_time=arrival_time,
         priority=priority,
         cache_salt=cache_salt,
+        is_watched=is_watched,
     )
 
 

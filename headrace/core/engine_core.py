@@ -59,6 +59,8 @@ class EngineCore:
         )
         self._refused: list[EngineCoreOutput] = []
         """Answers to requests that were refused; sent with the next step."""
+        self.has_news = False
+        """Whether somebody waits for what the last step gave."""
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queue a request. One that cannot run is answered with finish_reason ERROR instead."""
@@ -104,10 +106,12 @@ class EngineCore:
         requests end those with finish_reason ERROR.
         """
         outputs, self._refused = self._refused, []
+        self.has_news = bool(outputs)
         num_step_tokens = 0
         if self.scheduler.has_work():
             order = self.scheduler.schedule()
             outputs += self.scheduler.update(order, self.executor.execute(order))
+            self.has_news |= self.scheduler.has_news
             num_step_tokens = order.total_num_scheduled_tokens
         return self._outputs(outputs, num_step_tokens)
 

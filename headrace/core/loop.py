@@ -1,7 +1,7 @@
 """The engine loop of the core process: takes records in, steps, hands records out.
 
-Three threads: one decodes what comes in, the caller's runs the steps, one encodes and sends while
-the next step runs. Knows nothing of how the core was made.
+Two threads: one decodes what comes in, the caller's runs the steps and hands out their results.
+Knows nothing of how the core was made.
 """
 
 from __future__ import annotations
@@ -15,25 +15,17 @@ from typing import TypeAlias
 import msgspec
 
 from headrace.core.engine_core import EngineCore
-from headrace.ipc.codec import RecordDecoder, RecordEncoder
+from headrace.core.outbox import Outbox
+from headrace.ipc.codec import RecordDecoder
 from headrace.ipc.sockets import Receiver, Sender, SocketClosedError
 from headrace.logger import make_logger
-from headrace.messages.outputs import (
-    CallResult,
-    CoreOutput,
-    EngineCoreOutput,
-    EngineCoreOutputs,
-    EngineDead,
-    FinishReason,
-)
+from headrace.messages.outputs import CallResult, EngineCoreOutput, EngineDead, FinishReason
 from headrace.messages.requests import AbortRequests, Call, CoreInput, EngineCoreRequest, Shutdown
 
 logger = make_logger(__name__)
 
 BEAT_SECONDS = 1.0
 """Time between signs of life of an idle core."""
-LINGER_SECONDS = 4.0
-"""How long the last messages may take to leave."""
 NO_PROGRESS_SECONDS = 0.05
 """Rest after a step that found nothing to compute although requests are live."""
 
@@ -47,7 +39,7 @@ class _Unreadable:
 
 @dataclass(slots=True)
 class _Fault:
-    """One of the other threads failed."""
+    """Another thread failed."""
 
     error: BaseException
 
@@ -67,9 +59,8 @@ class CoreLoop:
     def __init__(self, core: EngineCore, receiver: Receiver, sender: Sender) -> None:
         self._core = core
         self._receiver = receiver
-        self._sender = sender
         self._inbox: SimpleQueue[_Letter] = SimpleQueue()
-        self._outbox: SimpleQueue[CoreOutput | None] = SimpleQueue()
+        self._outbox = Outbox(sender, lambda error: self._inbox.put(_Fault(error)))
         self._deadline: float | None = None
         """When the core ends even with live requests; None until it is told to end."""
         self._last_word: str | None = None
@@ -91,8 +82,6 @@ class CoreLoop:
             Exception: what the core or the executor failed with; the front has been told.
         """
         threading.Thread(target=self._receive, name="core-input", daemon=True).start()
-        sending = threading.Thread(target=self._send, name="core-output", daemon=True)
-        sending.start()
         try:
             self._serve()
         except BaseException as error:
@@ -101,8 +90,7 @@ class CoreLoop:
         finally:
             if self._last_word is not None:
                 self._outbox.put(EngineDead(self._last_word))
-            self._outbox.put(None)
-            sending.join(LINGER_SECONDS)
+            self._outbox.close()
 
     # The loop
 
@@ -118,13 +106,17 @@ class CoreLoop:
                     return
             if core.has_work():
                 outputs = core.step()
-                self._outbox.put(outputs)
+                if core.has_news:
+                    self._outbox.put(outputs)
+                else:
+                    self._outbox.hold(outputs)
                 if not outputs.outputs and not outputs.num_step_tokens and core.has_work():
                     time.sleep(NO_PROGRESS_SECONDS)
 
     def _take_letters(self, *, wait: bool) -> None:
         """Handle all that has come in; with `wait`, sleep until there is something, or beat."""
         if wait and self._deadline is None:
+            self._outbox.flush()
             try:
                 self._handle(self._inbox.get(timeout=BEAT_SECONDS))
             except Empty:
@@ -177,7 +169,7 @@ class CoreLoop:
         output = EngineCoreOutput(request_id, [], finish_reason=reason, error=error)
         self._outbox.put(msgspec.structs.replace(self._core.idle_outputs(), outputs=[output]))
 
-    # The other threads
+    # The other thread
 
     def _receive(self) -> None:
         decoder: RecordDecoder[CoreInput] = RecordDecoder(CoreInput, "the front process")
@@ -195,23 +187,6 @@ class CoreLoop:
             self._inbox.put(_Fault(error))
         finally:
             self._receiver.close()
-
-    def _send(self) -> None:
-        encoder = RecordEncoder()
-        try:
-            while (record := self._outbox.get()) is not None:
-                if isinstance(record, EngineCoreOutputs) and _is_beat(record):
-                    self._sender.try_send(encoder.encode(record))
-                else:
-                    self._sender.send(encoder.encode(record))
-        except BaseException as error:
-            self._inbox.put(_Fault(error))
-        finally:
-            self._sender.close(linger=LINGER_SECONDS)
-
-
-def _is_beat(outputs: EngineCoreOutputs) -> bool:
-    return not outputs.outputs and not outputs.num_step_tokens
 
 
 def one_line(error: BaseException) -> str:

@@ -19,7 +19,8 @@ from typing import TypeAlias, cast
 
 from headrace.config.engine import EngineConfig
 from headrace.core.engine_core import EngineCore
-from headrace.core.loop import LINGER_SECONDS, CoreLoop, one_line
+from headrace.core.loop import CoreLoop, one_line
+from headrace.core.outbox import LINGER_SECONDS
 from headrace.errors import HeadraceError
 from headrace.ipc.codec import RecordDecoder, RecordEncoder
 from headrace.ipc.process import LIFE_PIPE, PARENT_PIPE, ParentWatch

@@ -41,11 +41,11 @@ class Request:
     """
 
     __slots__ = (
-        "block_ids", "chain", "eos_token_id", "first_token_at", "has_answered", "max_num_tokens",
-        "min_tokens", "num_cached_tokens", "num_computed_tokens", "num_preemptions",
-        "num_prompt_tokens", "num_registered_blocks", "order", "params", "prompt_logprobs",
-        "queued_at", "request_id", "scheduled_at", "seed", "skips_prefix_cache", "status",
-        "stop_token_ids", "token_ids",
+        "block_ids", "chain", "eos_token_id", "first_token_at", "has_answered", "is_watched",
+        "max_num_tokens", "min_tokens", "num_cached_tokens", "num_computed_tokens",
+        "num_preemptions", "num_prompt_tokens", "num_registered_blocks", "order", "params",
+        "prompt_logprobs", "queued_at", "request_id", "scheduled_at", "seed",
+        "skips_prefix_cache", "status", "stop_token_ids", "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +67,7 @@ class Request:
         """The request ends when it has this many tokens."""
         self.params = params
         self.min_tokens = params.min_tokens
+        self.is_watched = source.is_watched
         self.eos_token_id = None if params.ignore_eos else source.eos_token_id
         self.stop_token_ids = frozenset(source.stop_token_ids)
         self.seed = seed

@@ -80,6 +80,9 @@ class Scheduler:
         self.waiting = make_request_queue(config.policy)
         self.running: list[Request] = []
         """In `order`."""
+        self.has_news = False
+        """Whether somebody waits for an output of the last update: a first or a last one, or one
+        of a request whose every token is watched."""
         self._finished_ids: list[str] = []
         """What the worker is still to be told to forget."""
         self._num_added = 0
@@ -267,6 +270,7 @@ class Scheduler:
     def update(self, order: SchedulerOutput, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
         """Take in what a step computed; returns what there is to tell the callers."""
         now = self._now()
+        self.has_news = False
         outputs: list[EngineCoreOutput] = []
         for request_id, num in order.num_scheduled_tokens.items():
             request = self.requests.get(request_id)
@@ -282,7 +286,7 @@ class Scheduler:
             if request.num_computed_tokens == len(request.token_ids):
                 token_id = result.sampled_token_ids[request_id]
                 outputs.append(self._take_token(request, token_id, result, now))
-        if any(output.finish_reason is not None for output in outputs):
+        if self.has_news and any(output.finish_reason is not None for output in outputs):
             self._drop_finished()
         return outputs
 
@@ -303,6 +307,9 @@ class Scheduler:
         self._generation_tokens += 1
         if request.first_token_at is None:
             request.first_token_at = now
+            self.has_news = True
+        elif request.is_watched:
+            self.has_news = True
         finish_reason = request.append_token(token_id)
         logprobs = result.logprobs.get(request.request_id)
         tokens = [token_id]
@@ -321,6 +328,7 @@ class Scheduler:
         error: str | None = None,
     ) -> EngineCoreOutput:
         """End a running request; its last output. `running` is left for the caller to sweep."""
+        self.has_news = True
         self._release(request)
         stop_reason = None
         if finish_reason is FinishReason.STOP and tokens[0] != request.eos_token_id:

@@ -86,6 +86,7 @@ class InputProcessor:
             arrival_time=time.time() if arrival_time is None else arrival_time,
             priority=priority,
             cache_salt=prompt.cache_salt,
+            is_watched=params.output_kind is not RequestOutputKind.FINAL_ONLY or bool(params.stop),
         )
 
     def _next_suffix(self) -> int:

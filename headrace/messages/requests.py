@@ -33,6 +33,9 @@ class EngineCoreRequest(
     """Lower runs earlier; only with the policy `priority`."""
     cache_salt: str | None = None
     """Prefix-cache blocks are shared only between equal salts."""
+    is_watched: bool = True
+    """Whether each token is acted on: passed on, or searched for stop strings. The others' come
+    with a delay, many at once, except the first and the last."""
 
 
 class AbortRequests(

@@ -65,6 +65,27 @@ class Rig:
         return [t for o in self.outputs[request_id] for t in o.new_token_ids]
 
 
+# Who waits for outputs
+
+
+def test_first_and_last_outputs_are_news_and_so_is_each_token_of_a_watched_request() -> None:
+    rig = Rig(script={"a": [5, 6, 7, 8], "b": [5] * 9, "c": [5] * 9})
+    rig.add("a", [1] * 3, max_tokens=4, is_watched=False)
+    news = []
+    for step in range(9):
+        if step == 5:
+            rig.add("b", [2] * 3, max_tokens=9)
+            rig.add("c", [3] * 3, max_tokens=9, is_watched=False)
+        if rig.scheduler.has_work():
+            rig.step()
+        news.append(rig.scheduler.has_news)
+    #               a: first, ..., last, told     b and c, b is watched
+    assert news == [True, False, False, True, False, True, True, True, True]
+    rig.scheduler.abort(["b"])
+    rig.step()
+    assert rig.scheduler.has_news is False
+
+
 # Filling a step
 
 

@@ -203,6 +203,22 @@ def test_process_core_gets_a_copy_without_the_fronts_business(tokenizer: Tokeniz
     assert (core.seed, core.temperature) == (3, 0.5)
 
 
+@pytest.mark.parametrize(
+    ("kind", "stop", "is_watched"),
+    [
+        (RequestOutputKind.FINAL_ONLY, [], False),
+        (RequestOutputKind.FINAL_ONLY, ["x"], True),
+        (RequestOutputKind.DELTA, [], True),
+        (RequestOutputKind.CUMULATIVE, [], True),
+    ],
+)
+def test_process_tokens_are_watched_when_passed_on_or_searched(
+    tokenizer: Tokenizer, kind: RequestOutputKind, stop: list[str], is_watched: bool
+) -> None:
+    request = _process(_processor(tokenizer), output_kind=kind, stop=stop)
+    assert request.is_watched is is_watched
+
+
 def test_process_same_id_again_gets_another_id_inside() -> None:
     processor = _processor()
     ids = {_process(processor).request_id for _ in range(1000)}

@@ -73,6 +73,21 @@ def test_requests_of_a_sync_client_are_answered(client: SyncMPClient) -> None:
     assert tokens == {"a": [11, 12, 13, 14, 15], "b": [51, 52]}
 
 
+def test_tokens_nobody_waits_for_come_many_at_once() -> None:
+    client = SyncMPClient(make_config(step_seconds=0.005), executor_factory=FACTORY)
+    try:
+        request = msgspec.structs.replace(_request("a", 10, max_tokens=60), is_watched=False)
+        client.add_request(request)
+        found, bundles = [], 0
+        while not found or found[-1].finish_reason is None:
+            bundles += not client._connection.outputs
+            found += client.get_outputs().outputs
+        assert [t for o in found for t in o.new_token_ids] == list(range(11, 71))
+        assert bundles < 20
+    finally:
+        client.shutdown()
+
+
 def test_call_between_outputs_gets_its_own_answer(client: SyncMPClient) -> None:
     client.add_request(_request("a", max_tokens=100))
     assert client.call(ResetPrefixCache()) in (True, False)
