@@ -4,6 +4,7 @@
 
 #include "cpu.h"
 #include "formats.h"
+#include "int8_packing.h"
 #include "thread_pool.h"
 
 namespace headrace {
@@ -33,49 +34,66 @@ CacheType cache_type(const std::string& dtype) {
 Home::Home(const std::string& isa, int num_threads)
     : kernels_(kernels_by_name(isa)), num_threads_(threads_to_use(num_threads)) {}
 
-std::vector<PanelRef> Home::pack(const StoredMatrix& matrix, int first_column) {
+std::shared_ptr<Linear> Home::make_linear(int depth, bool int8) const {
+  if (int8 && depth > kInt8MaxDepth) {
+    throw std::invalid_argument("sums over " + std::to_string(depth) +
+                                " columns do not fit int8 products; at most " +
+                                std::to_string(kInt8MaxDepth) + " do");
+  }
+  auto linear = std::make_shared<Linear>();
+  linear->memory = arena_;
+  linear->depth = depth;
+  linear->int8 = int8 ? &int8_kernels_beside(kernels_) : nullptr;
+  return linear;
+}
+
+std::vector<PanelRef> Home::pack(const StoredMatrix& matrix, int first_column, bool int8) {
   const int count = num_panels(matrix.rows);
-  const std::size_t size = panel_bytes(matrix.format, matrix.depth);
+  const Format format = int8 ? Format::Int8 : matrix.format;
+  const std::size_t size =
+      int8 ? int8_panel_bytes(matrix.depth) : panel_bytes(matrix.format, matrix.depth);
   std::uint8_t* data = arena_->allocate(size * static_cast<std::size_t>(count));
   std::vector<PanelRef> panels;
   for (int p = 0; p < count; ++p) {
     const int left = matrix.rows - p * kPanelWidth;
-    panels.push_back({data + static_cast<std::size_t>(p) * size, matrix.format,
+    panels.push_back({data + static_cast<std::size_t>(p) * size, format,
                       first_column + p * kPanelWidth, left < kPanelWidth ? left : kPanelWidth});
   }
   parallel(num_threads_, count, [&](int p) {
-    pack_panel(matrix, p, data + static_cast<std::size_t>(p) * size);
+    std::uint8_t* panel = data + static_cast<std::size_t>(p) * size;
+    if (int8) {
+      pack_int8_panel(int8_kernels_beside(kernels_), matrix, p, panel);
+    } else {
+      pack_panel(matrix, p, panel);
+    }
   });
   return panels;
 }
 
-std::shared_ptr<Linear> Home::prepare_linear(const std::vector<StoredMatrix>& parts) {
+std::shared_ptr<Linear> Home::prepare_linear(const std::vector<StoredMatrix>& parts, bool int8) {
   if (parts.empty()) throw std::invalid_argument("prepare_linear: no parts");
-  auto linear = std::make_shared<Linear>();
-  linear->memory = arena_;
-  linear->depth = parts[0].depth;
+  const std::shared_ptr<Linear> linear = make_linear(parts[0].depth, int8);
   for (const StoredMatrix& part : parts) {
     if (part.depth != linear->depth) {
       throw std::invalid_argument("prepare_linear: parts " + shape(parts[0]) + " and " +
                                   shape(part) + " differ in columns");
     }
-    const std::vector<PanelRef> panels = pack(part, linear->width);
+    const std::vector<PanelRef> panels = pack(part, linear->width, int8);
     linear->panels.insert(linear->panels.end(), panels.begin(), panels.end());
     linear->width += part.rows;
   }
   return linear;
 }
 
-std::shared_ptr<Linear> Home::prepare_gated(const StoredMatrix& gate, const StoredMatrix& up) {
+std::shared_ptr<Linear> Home::prepare_gated(const StoredMatrix& gate, const StoredMatrix& up,
+                                            bool int8) {
   if (gate.rows != up.rows || gate.depth != up.depth) {
     throw std::invalid_argument("prepare_gated: gate is " + shape(gate) + ", up " + shape(up));
   }
-  auto linear = std::make_shared<Linear>();
-  linear->memory = arena_;
-  linear->depth = gate.depth;
+  const std::shared_ptr<Linear> linear = make_linear(gate.depth, int8);
   linear->width = gate.rows;
   linear->gated = true;
-  const std::vector<PanelRef> gates = pack(gate, 0), ups = pack(up, 0);
+  const std::vector<PanelRef> gates = pack(gate, 0, int8), ups = pack(up, 0, int8);
   for (std::size_t p = 0; p < gates.size(); ++p) {
     linear->panels.push_back(gates[p]);
     linear->panels.push_back(ups[p]);

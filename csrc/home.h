@@ -7,19 +7,22 @@
 #include <string>
 #include <vector>
 
+#include "int8_kernels.h"
 #include "kernels.h"
 #include "memory.h"
 #include "packing.h"
 
 namespace headrace {
 
-// A matrix [width, depth] in panels; a gated one holds each gate panel beside its up panel.
+// A matrix [width, depth] in panels; a gated one holds each gate panel beside its up panel. With
+// `int8` kernels all panels are Format::Int8, else none.
 struct Linear {
   std::shared_ptr<Arena> memory;
   std::vector<PanelRef> panels;
   int depth = 0;
   int width = 0;
   bool gated = false;
+  const Int8Kernels* int8 = nullptr;
 };
 
 // An embedding table [rows, width], left where it is stored. `owner` keeps those bytes alive.
@@ -54,14 +57,17 @@ class Home {
   int num_threads() const { return num_threads_; }
   std::size_t weight_bytes() const { return arena_->allocated(); }
 
-  // The matrices below one another. Throws std::invalid_argument when their depths differ.
-  std::shared_ptr<Linear> prepare_linear(const std::vector<StoredMatrix>& parts);
-  std::shared_ptr<Linear> prepare_gated(const StoredMatrix& gate, const StoredMatrix& up);
+  // The matrices below one another, as stored or quantised to int8. Throws std::invalid_argument
+  // when their depths differ or are too large for int8.
+  std::shared_ptr<Linear> prepare_linear(const std::vector<StoredMatrix>& parts, bool int8);
+  std::shared_ptr<Linear> prepare_gated(const StoredMatrix& gate, const StoredMatrix& up,
+                                        bool int8);
   std::shared_ptr<KvCache> make_cache(int num_blocks, int block_size, int num_kv_heads,
                                       int head_dim, const std::string& dtype) const;
 
  private:
-  std::vector<PanelRef> pack(const StoredMatrix& matrix, int first_column);
+  std::shared_ptr<Linear> make_linear(int depth, bool int8) const;
+  std::vector<PanelRef> pack(const StoredMatrix& matrix, int first_column, bool int8);
 
   const Kernels& kernels_;
   int num_threads_;

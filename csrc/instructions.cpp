@@ -4,6 +4,7 @@
 
 #include "formats.h"
 #include "frame.h"
+#include "int8_linear.h"
 
 namespace headrace {
 namespace {
@@ -70,6 +71,9 @@ void LinearOp::run(Frame& frame) const {
   LinearArgs args{x.data,          x.stride,      nullptr,         0,
                   depth,           weight_->panels.data(), activation_, or_null(bias_),
                   residual.data,   residual.stride, y.data,        y.stride};
+  if (weight_->int8) {
+    return run_int8_linear(frame, *weight_->int8, args, static_cast<int>(weight_->panels.size()));
+  }
   if (kernels.needs_bf16) {
     const std::ptrdiff_t stride = (depth + kBlockDepth - 1) / kBlockDepth * kBlockDepth;
     auto* rounded = static_cast<std::uint16_t*>(

@@ -40,6 +40,15 @@ class WeightFormat(Enum):
         return num_columns // self.block_size * self.block_bytes
 
 
+INT8_MAX = 127
+"""Of a row's int8 codes, either sign: code = round(x * (127 / max |x|)), ties to even, and
+x = code * scale with scale = max |x| / 127, all in float32."""
+INT8_TINY = 1e-30
+"""A row whose largest magnitude is below this becomes zeros."""
+MAX_INT8_COLUMNS = (2**31 - 1) // INT8_MAX**2
+"""Longer sums of products of two codes could overflow 32 bits."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
     """A tensor as stored: raw bytes (usually a view of a mapped file) and how to read them.

@@ -17,7 +17,16 @@ import numpy.typing as npt
 from headrace import _native
 from headrace.ops.dispatch import chosen_isa
 from headrace.ops.formats import StoredTensor
-from headrace.ops.ops import F32, I32, Activation, Array, HeadNorm, HeadShape, StepInputs
+from headrace.ops.ops import (
+    F32,
+    I32,
+    Activation,
+    Array,
+    HeadNorm,
+    HeadShape,
+    Quantization,
+    StepInputs,
+)
 
 
 class NativeExecutable:
@@ -79,15 +88,19 @@ class NativeOps:
 
     # -- at load ------------------------------------------------------------------------------
 
-    def prepare_linear(self, parts: Sequence[StoredTensor]) -> _native.Linear:
+    def prepare_linear(
+        self, parts: Sequence[StoredTensor], quantization: Quantization | None = None
+    ) -> _native.Linear:
         """Matrices [N_i, K] packed as one. Raises ValueError on differing K."""
-        return self._home.prepare_linear([_stored("prepare_linear", part) for part in parts])
+        stored = [_stored("prepare_linear", part) for part in parts]
+        return self._home.prepare_linear(stored, quantization == "int8")
 
-    def prepare_gated(self, gate: StoredTensor, up: StoredTensor) -> _native.Linear:
+    def prepare_gated(
+        self, gate: StoredTensor, up: StoredTensor, quantization: Quantization | None = None
+    ) -> _native.Linear:
         """Gate and up matrices [N, K]. Raises ValueError on differing shapes."""
-        return self._home.prepare_gated(
-            _stored("prepare_gated", gate), _stored("prepare_gated", up)
-        )
+        stored = (_stored("prepare_gated", gate), _stored("prepare_gated", up))
+        return self._home.prepare_gated(*stored, quantization == "int8")
 
     def prepare_table(self, table: StoredTensor) -> _native.Table:
         """A table whose rows are read where they are stored."""

@@ -35,6 +35,10 @@ KVCache: TypeAlias = Any
 """Keys and values of one layer: two arrays [num_blocks, num_kv_heads, block_size, D]."""
 
 Activation: TypeAlias = Literal["silu", "gelu_tanh"]
+Quantization: TypeAlias = Literal["int8"]
+"""`int8`: every row of the weights becomes round(w / scale) with scale = max |w| / 127, and so does
+every row of activations as it comes; products are summed exactly, then scaled.
+The exact arithmetic stands at `formats.INT8_MAX`."""
 F32: TypeAlias = npt.NDArray[np.float32]
 I32: TypeAlias = npt.NDArray[np.int32]
 
@@ -101,15 +105,26 @@ class Ops(Protocol):
 
     # -- at load ------------------------------------------------------------------------------
 
-    def prepare_linear(self, parts: Sequence[StoredTensor]) -> Linear:
+    def prepare_linear(
+        self, parts: Sequence[StoredTensor], quantization: Quantization | None = None
+    ) -> Linear:
         """Repack matrices [N_i, K] (each in its own format) as one [sum N_i, K].
 
-        Raises ValueError when K differs between parts or a part is not 2-D.
+        Args:
+            quantization: None keeps the values as stored.
+
+        Raises:
+            ValueError: K differs between parts, a part is not 2-D, or K is too large for int8 sums.
         """
         ...
 
-    def prepare_gated(self, gate: StoredTensor, up: StoredTensor) -> Linear:
-        """Repack the two matrices [N, K] of a gated feed-forward for `gated_linear`."""
+    def prepare_gated(
+        self, gate: StoredTensor, up: StoredTensor, quantization: Quantization | None = None
+    ) -> Linear:
+        """Repack the two matrices [N, K] of a gated feed-forward for `gated_linear`.
+
+        Raises ValueError as `prepare_linear` does, and when the shapes differ.
+        """
         ...
 
     def prepare_table(self, table: StoredTensor) -> Table:

@@ -13,8 +13,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.ops.formats import StoredTensor, dequantize
-from headrace.ops.ops import F32, I32, Activation, Array, HeadNorm, HeadShape, StepInputs
+from headrace.ops.formats import (
+    INT8_MAX,
+    INT8_TINY,
+    MAX_INT8_COLUMNS,
+    StoredTensor,
+    dequantize,
+)
+from headrace.ops.ops import (
+    F32,
+    I32,
+    Activation,
+    Array,
+    HeadNorm,
+    HeadShape,
+    Quantization,
+    StepInputs,
+)
 
 _CACHE_DTYPES = {
     "float16": torch.float16,
@@ -26,10 +41,19 @@ _MAX_FLOAT16 = 65504.0
 
 @dataclass(frozen=True, slots=True)
 class TorchLinear:
-    """A weight matrix [N, K] in float32; gated ones hold gate over up, [2 * N, K]."""
+    """A weight matrix [N, K] in float32, or int8 with scales [N]; gated ones hold gate over up."""
 
     weight: Any
     gated: bool
+    scales: Any = None
+
+    def product(self, x: Any) -> Any:
+        """x @ weight.T. [rows, K] -> [rows, N]"""
+        if self.scales is None:
+            return torch.nn.functional.linear(x, self.weight)
+        codes, x_scales = _quantize_rows(x)
+        sums = codes.double() @ self.weight.double().T  # exact: below 2^31
+        return sums.float() * (x_scales[:, None] * self.scales)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,24 +114,39 @@ class TorchOps:
 
     # -- at load ------------------------------------------------------------------------------
 
-    def prepare_linear(self, parts: Sequence[StoredTensor]) -> TorchLinear:
-        """Matrices [N_i, K] as one float32 matrix. Raises ValueError on differing K."""
-        return self._prepare("prepare_linear", parts, gated=False)
+    def prepare_linear(
+        self, parts: Sequence[StoredTensor], quantization: Quantization | None = None
+    ) -> TorchLinear:
+        """Matrices [N_i, K] as one matrix. Raises ValueError on differing K."""
+        return self._prepare("prepare_linear", parts, quantization, gated=False)
 
-    def prepare_gated(self, gate: StoredTensor, up: StoredTensor) -> TorchLinear:
+    def prepare_gated(
+        self, gate: StoredTensor, up: StoredTensor, quantization: Quantization | None = None
+    ) -> TorchLinear:
         """Gate and up matrices [N, K]. Raises ValueError on differing shapes."""
         if gate.shape != up.shape:
             raise ValueError(f"prepare_gated: gate is {gate.shape}, up is {up.shape}")
-        return self._prepare("prepare_gated", [gate, up], gated=True)
+        return self._prepare("prepare_gated", [gate, up], quantization, gated=True)
 
-    def _prepare(self, op: str, parts: Sequence[StoredTensor], *, gated: bool) -> TorchLinear:
+    def _prepare(
+        self, op: str, parts: Sequence[StoredTensor], quantization: Quantization | None, *,
+        gated: bool,
+    ) -> TorchLinear:  # fmt: skip
         shapes = [part.shape for part in parts]
         if not shapes or any(len(s) != 2 or s[1] != shapes[0][1] for s in shapes):
             raise ValueError(f"{op}: parts must be matrices [N, K] of one K, got {shapes}")
-        matrices = [torch.from_numpy(dequantize(part)).to(self._device) for part in parts]
-        weight = torch.cat(matrices)
+        if quantization and shapes[0][1] > MAX_INT8_COLUMNS:
+            raise ValueError(
+                f"{op}: sums over {shapes[0][1]} columns do not fit int8 products; "
+                f"at most {MAX_INT8_COLUMNS} do"
+            )
+        weight = torch.cat([torch.from_numpy(dequantize(part)).to(self._device) for part in parts])
+        scales = None
+        if quantization:
+            weight, scales = _quantize_rows(weight)
+            self.weight_bytes += scales.numel() * scales.element_size()
         self.weight_bytes += weight.numel() * weight.element_size()
-        return TorchLinear(weight, gated)
+        return TorchLinear(weight, gated, scales)
 
     def prepare_table(self, table: StoredTensor) -> StoredTensor:
         """The table itself: rows are read, and sent to the device, as they are asked for."""
@@ -172,15 +211,15 @@ class TorchOps:
         self._check_product("linear", x, weight)
         if bias is not None and bias.shape != weight.weight.shape[:1]:
             raise ValueError(f"linear: {weight.weight.shape[0]} columns, bias {bias.shape}")
-        offset = None if bias is None else self._tensor(bias)
-        return torch.nn.functional.linear(x, weight.weight, offset)
+        product = weight.product(x)
+        return product if bias is None else product + self._tensor(bias)
 
     def gated_linear(self, x: Array, gate_up: TorchLinear, activation: Activation) -> Array:
         """activation(x @ gate.T) * (x @ up.T). [rows, K] -> [rows, N]"""
         if not gate_up.gated:
             raise ValueError("gated_linear: the weight was not made by prepare_gated")
         self._check_product("gated_linear", x, gate_up)
-        gate, up = torch.nn.functional.linear(x, gate_up.weight).chunk(2, dim=-1)
+        gate, up = gate_up.product(x).chunk(2, dim=-1)
         if activation == "silu":
             return torch.nn.functional.silu(gate) * up
         if activation == "gelu_tanh":
@@ -249,6 +288,15 @@ class TorchOps:
             for part in (cache.keys, cache.values)
         )
         return k, v
+
+
+def _quantize_rows(x: Any) -> tuple[Any, Any]:
+    """Rows [N, K] as int8 codes and scales [N]; see formats.INT8_MAX."""
+    largest = x.abs().amax(-1)  # a NaN is the largest
+    inverse = x.new_tensor(float(INT8_MAX)) / largest  # a number / tensor would round twice
+    inverse[largest < INT8_TINY] = 0.0
+    codes = (x * inverse[:, None]).round().nan_to_num()  # to nearest, ties to even
+    return codes.to(torch.int8), largest / INT8_MAX
 
 
 def _stored(x: Any, dtype: Any) -> Any:

@@ -1,0 +1,42 @@
+#include <string_view>
+
+#include "int8_kernels.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace headrace {
+
+#if defined(__x86_64__)
+namespace {
+
+bool has_avx_vnni() {
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
+}
+
+bool has_amx_int8() {
+  unsigned a, b, c, d;
+  return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & 1u << 25);
+}
+
+}  // namespace
+#endif
+
+const Int8Kernels& int8_kernels_beside(const Kernels& kernels) {
+  const std::string_view name = kernels.name;
+#if defined(HEADRACE_EMULATE_ISA)
+  if (name == "amx_emulated") return kInt8AmxEmulated;
+  if (name == "avx512_emulated") return kInt8Avx512VnniEmulated;
+#endif
+#if defined(__x86_64__)
+  const bool has_vnni = __builtin_cpu_supports("avx512vnni");
+  if (name == "amx" && has_vnni && has_amx_int8()) return kInt8Amx;
+  if ((name == "amx" || name == "avx512") && has_vnni) return kInt8Avx512Vnni;
+  if (name != "portable") return has_avx_vnni() ? kInt8AvxVnni : kInt8Avx2;
+#endif
+  return kInt8Portable;
+}
+
+}  // namespace headrace

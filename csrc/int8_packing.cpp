@@ -1,0 +1,46 @@
+#include "int8_packing.h"
+
+#include <cstring>
+
+#include "formats.h"
+#include "thread_pool.h"
+
+namespace headrace {
+namespace {
+
+constexpr int kQuad = 4;  // neighbours in k that lie side by side
+
+std::size_t padded(int depth) {
+  return static_cast<std::size_t>(depth + kInt8Block - 1) / kInt8Block * kInt8Block;
+}
+
+}  // namespace
+
+std::size_t int8_panel_bytes(int depth) { return kInt8WeightsAt + padded(depth) * kPanelWidth; }
+
+void pack_int8_panel(const Int8Kernels& kernels, const StoredMatrix& m, int panel,
+                     std::uint8_t* out) {
+  const std::size_t stored_bytes = row_bytes(m.format, m.depth);
+  const std::size_t depth = padded(m.depth);
+  auto* row = static_cast<float*>(thread_scratch(depth * (sizeof(float) + 1)));
+  auto* codes = reinterpret_cast<std::uint8_t*>(row + depth);
+  const int first = panel * kPanelWidth;
+  for (int lane = 0; lane < kPanelWidth && first + lane < m.rows; ++lane) {
+    dequantize_row(m.format, m.data + static_cast<std::size_t>(first + lane) * stored_bytes,
+                   m.depth, row);
+    float scale;
+    kernels.quantize_rows(row, m.depth, m.depth, 0, codes, static_cast<std::ptrdiff_t>(depth),
+                          &scale, 1);
+    std::uint8_t* quads = out + kInt8WeightsAt + lane * kQuad;
+    std::int32_t sum = 0;
+    for (std::size_t k = 0; k < depth; k += kQuad, quads += kPanelWidth * kQuad) {
+      std::memcpy(quads, codes + k, kQuad);
+      for (int i = 0; i < kQuad; ++i) sum += static_cast<std::int8_t>(codes[k + i]);
+    }
+    const std::int32_t correction = -128 * sum;
+    std::memcpy(out + 4 * lane, &scale, sizeof scale);
+    std::memcpy(out + kInt8CorrectionsAt + 4 * lane, &correction, sizeof correction);
+  }
+}
+
+}  // namespace headrace
