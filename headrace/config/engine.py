@@ -39,6 +39,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The keys of config.json; for GGUF the same keys, derived from its metadata."""
     model_type: str
     """`hf_config["model_type"]`: the key of models/registry.py."""
+    quantization: Literal["int8"] | None = None
+    """What the matrices of products become at load; None: they stay as stored."""
     tokenizer: str | None
     """Folder or .gguf file of the tokenizer; None with skip_tokenizer_init."""
     max_model_len: int

@@ -71,11 +71,6 @@ def _refuse_what_is_not_offered(args: EngineArgs) -> None:
             "trust_remote_code=True is refused: headrace never runs code that comes with a model; "
             "leave it out and use a model family that headrace knows"
         )
-    if args.quantization is not None:
-        raise ConfigError(
-            f"quantization={args.quantization!r} is not offered: weights are used as they are "
-            "stored; leave it out, or use a .gguf file of the wanted size"
-        )
     for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
         if getattr(args, name) != 1:
             raise ConfigError(f"{name} must be 1: this version runs one engine on one machine")
@@ -100,6 +95,7 @@ def _model(args: EngineArgs, facts: ModelFacts, reasons: Reasons) -> ModelConfig
         format=_format(args, facts),
         hf_config=config,
         model_type=model_type,
+        quantization=_quantization(args.quantization, reasons),
         tokenizer=None if args.skip_tokenizer_init else facts.tokenizer,
         max_model_len=max_model_len,
         max_model_len_auto=is_auto,
@@ -132,6 +128,19 @@ def _format(args: EngineArgs, facts: ModelFacts) -> Any:
     raise ConfigError(
         f"load_format {args.load_format!r} does not fit {facts.model}, "
         f"which is {facts.format}; leave it auto"
+    )
+
+
+def _quantization(asked: str | None, reasons: Reasons) -> Literal["int8"] | None:
+    if asked is None:
+        reasons["quantization"] = "weights stay as they are stored"
+        return None
+    if asked == "int8":
+        reasons["quantization"] = "float weights are rounded to 8 bits at load, the logits' too"
+        return "int8"
+    raise ConfigError(
+        f"quantization={asked!r} is not offered: int8 makes float weights smaller; without it "
+        "weights are used as they are stored, those of .gguf files as well"
     )
 
 

@@ -7,12 +7,12 @@ from typing import Protocol
 
 import numpy as np
 
-from headrace.errors import ModelError
+from headrace.errors import ConfigError, ModelError
 from headrace.layers.embedding import Embedding
 from headrace.layers.linear import GatedLinear, Linear
 from headrace.layers.norm import RMSNorm
 from headrace.ops.formats import StoredTensor
-from headrace.ops.ops import F32, Ops
+from headrace.ops.ops import F32, Ops, Quantization
 
 
 class WeightSource(Protocol):
@@ -34,16 +34,24 @@ class Loader:
 
     Attributes:
         ops: the home that prepares the weights; layers keep it to compute with.
+        quantization: what the matrices of products become; embedding tables stay as stored.
     """
 
-    def __init__(self, weights: WeightSource, ops: Ops, prefix: str = "") -> None:
+    def __init__(
+        self,
+        weights: WeightSource,
+        ops: Ops,
+        prefix: str = "",
+        quantization: Quantization | None = None,
+    ) -> None:
         self.weights = weights
         self.ops = ops
         self.prefix = prefix
+        self.quantization = quantization
 
     def at(self, name: str | int) -> Loader:
         """The view one name further down."""
-        return Loader(self.weights, self.ops, self._path(str(name)))
+        return Loader(self.weights, self.ops, self._path(str(name)), self.quantization)
 
     def has(self, name: str) -> bool:
         """Whether there is a weight of this name below the prefix."""
@@ -56,13 +64,15 @@ class Loader:
 
         Args:
             bias: whether the checkpoint has a bias for each of them.
+
+        Raises ConfigError when they are to be quantised and are already.
         """
         pairs = list(zip(names, sizes, strict=True))
-        parts = [self._matrix(f"{name}.weight", (size, inputs)) for name, size in pairs]
+        parts = [self._factor(f"{name}.weight", (size, inputs)) for name, size in pairs]
         vector = None
         if bias:
             vector = np.concatenate([self.vector(f"{name}.bias", size) for name, size in pairs])
-        return Linear(self.ops, self.ops.prepare_linear(parts), vector)
+        return Linear(self.ops, self.ops.prepare_linear(parts, self.quantization), vector)
 
     def gated_linear(
         self, gate: str, up: str, size: int, inputs: int, activation: str
@@ -71,8 +81,9 @@ class Loader:
 
         Raises ModelError for an activation there is no kernel for.
         """
-        parts = [self._matrix(f"{name}.weight", (size, inputs)) for name in (gate, up)]
-        return GatedLinear(self.ops, self.ops.prepare_gated(*parts), activation)
+        first, second = (self._factor(f"{name}.weight", (size, inputs)) for name in (gate, up))
+        weight = self.ops.prepare_gated(first, second, self.quantization)
+        return GatedLinear(self.ops, weight, activation)
 
     def rms_norm(self, name: str, size: int, eps: float, *, offset: float = 0.0) -> RMSNorm:
         """A norm whose checkpoint stores `weight - offset`."""
@@ -87,8 +98,8 @@ class Loader:
 
     def tied_linear(self, embedding: str, vocab_size: int, hidden_size: int) -> Linear:
         """The output matrix of a model that uses its embedding table for it."""
-        table = self._matrix(f"{embedding}.weight", (vocab_size, hidden_size))
-        return Linear(self.ops, self.ops.prepare_linear([table]), None)
+        table = self._factor(f"{embedding}.weight", (vocab_size, hidden_size))
+        return Linear(self.ops, self.ops.prepare_linear([table], self.quantization), None)
 
     def vector(self, name: str, size: int) -> F32:
         """A vector [size] as float32."""
@@ -100,6 +111,17 @@ class Loader:
     def _matrix(self, name: str, shape: tuple[int, int]) -> StoredTensor:
         tensor = self.weights.get(self._path(name))
         _check_shape(tensor.name, tensor.source, shape, tensor.shape)
+        return tensor
+
+    def _factor(self, name: str, shape: tuple[int, int]) -> StoredTensor:
+        """A matrix for products, of floats if it is to be quantised."""
+        tensor = self._matrix(name, shape)
+        if self.quantization and tensor.format.block_size > 1:
+            raise ConfigError(
+                f"quantization={self.quantization!r} needs float weights, but {tensor.source} "
+                f"holds {tensor.name} as {tensor.format.label}; without it they are used as they "
+                "are stored"
+            )
         return tensor
 
     def _path(self, name: str) -> str:

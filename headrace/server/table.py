@@ -23,6 +23,7 @@ def settings_table(config: EngineConfig, settings: ServerSettings) -> list[str]:
         ("model", model.model),
         ("served_model_name", ", ".join(model.served_names)),
         ("format", model.format),
+        ("quantization", model.quantization or "none"),
         ("max_model_len", model.max_model_len),
         ("kv_cache_dtype", cache.kv_cache_dtype),
         ("kv_cache_memory_bytes", "by share" if memory is None else memory),
@@ -36,7 +37,7 @@ def settings_table(config: EngineConfig, settings: ServerSettings) -> list[str]:
         ("api keys", len(settings.api_key) or "none: everybody may use it"),
     ]
     if model.generation_config:
-        rows.insert(4, ("generation_config", "model"))
+        rows.insert(5, ("generation_config", "model"))
     return [_row(name, value, config.reasons.get(name, "")) for name, value in rows]
 
 

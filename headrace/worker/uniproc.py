@@ -34,7 +34,9 @@ class UniProcExecutor:
         ops = make_ops(config.device.backend, config.device.device, config.device.num_threads)
         with open_weights(model_config) as weights:
             model = ModelRegistry.make_model(
-                model_config.model_type, model_config.hf_config, Loader(weights, ops)
+                model_config.model_type,
+                model_config.hf_config,
+                Loader(weights, ops, quantization=model_config.quantization),
             )
             weights.check_all_used()
         on_stage("making the KV cache", 0.9)

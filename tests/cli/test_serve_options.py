@@ -38,6 +38,7 @@ def test_nothing_given_is_all_defaults() -> None:
 def test_flags_reach_the_record_they_belong_to() -> None:
     args, settings = read("m.gguf", "--max-num-seqs", "4", "--port", "9", "--api-key", "a", "b")
     assert (args.model, args.max_num_seqs) == ("m.gguf", 4)
+    assert engine("--quantization", "int8").quantization == "int8"
     assert (settings.port, settings.api_key) == (9, ["a", "b"])
 
 
@@ -76,6 +77,7 @@ def test_json_values() -> None:
     ("argv", "said"),
     [
         (["--max-model-length", "5"], "did you mean --max-model-len?"),
+        (["--quantization", "awq"], "int8"),
         (["--tensor-parallel-size", "2"], "unknown flag --tensor-parallel-size"),
         (["--enable-prefix-cachin"], "did you mean --enable-prefix-caching?"),
         (["--max-num", "5"], "unknown flag --max-num"),

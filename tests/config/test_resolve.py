@@ -118,6 +118,14 @@ def test_a_length_that_is_none_counts_as_no_length(length: object) -> None:
     assert resolve(EngineArgs(max_model_len=9), facts(hf_config=config)).model.max_model_len == 9
 
 
+def test_quantization_int8_is_told_with_what_it_does() -> None:
+    assert config_of().model.quantization is None
+    assert "as they are stored" in config_of().reasons["quantization"]
+    config = config_of(quantization="int8")
+    assert config.model.quantization == "int8"
+    assert "8 bits" in config.reasons["quantization"]
+
+
 def test_float32_asks_for_a_float32_cache() -> None:
     assert config_of(dtype="float32").cache.kv_cache_dtype == "float32"
     both = config_of(dtype="float32", kv_cache_dtype="bfloat16")
@@ -177,7 +185,8 @@ def test_enforce_eager_is_accepted_either_way(value: bool) -> None:
         ({"max_logprobs": -2}, "max_logprobs"),
         ({"served_model_name": [""]}, "served_model_name"),
         ({"trust_remote_code": True}, "trust_remote_code"),
-        ({"quantization": "awq"}, "quantization"),
+        ({"quantization": "awq"}, "'awq' is not offered: int8"),
+        ({"quantization": ""}, "quantization"),
         ({"tensor_parallel_size": 2}, "tensor_parallel_size"),
         ({"pipeline_parallel_size": 2}, "pipeline_parallel_size"),
         ({"data_parallel_size": 2}, "data_parallel_size"),

@@ -26,16 +26,24 @@ SEEDED = {"temperature": 0.9, "top_p": 0.9, "seed": 42, "max_tokens": 24, "logpr
           "ignore_eos": True}  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=["smollm2-135m-instruct", "smollm2-135m-instruct-gguf"])
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "bfloat16": ("smollm2-135m-instruct", {}),
+    "int8": ("smollm2-135m-instruct", {"quantization": "int8"}),
+    "gguf": ("smollm2-135m-instruct-gguf", {}),
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def make_llm(
     request: pytest.FixtureRequest, model_dir: Callable[[str], Path]
 ) -> Callable[..., Any]:
-    """Engines of one model under different settings."""
+    """Engines of one model, in each kind of weights, under different settings."""
+    name, kind = KINDS[request.param]
 
     @contextmanager
     def make(**options: Any) -> Iterator[LLM]:
         settings = {"max_model_len": 512, "max_num_seqs": 32, "kv_cache_memory_bytes": 256 << 20}
-        with LLM(str(model_dir(request.param)), **(settings | options)) as llm:
+        with LLM(str(model_dir(name)), **(settings | kind | options)) as llm:
             yield llm
 
     return make
