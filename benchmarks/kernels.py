@@ -2,6 +2,8 @@
 
     python benchmarks/kernels.py [--format Q4_1] [--rows 1,8,1024] [--context 8192] [--threads 2]
 
+`--format INT8` is bfloat16 weights quantised to int8 at load.
+
 For each number of rows: the forward pass of that many tokens of one sequence from nothing, and the
 logits of one row, in milliseconds, and the share of the limit that is nearer: reading the weights
 once, or the multiply-adds. For each context: attention alone, one token, and the share of the limit
@@ -23,7 +25,7 @@ import numpy as np
 from headrace.bench.limits import measure_limits
 from headrace.ops.formats import StoredTensor, WeightFormat
 from headrace.ops.native_ops import NativeExecutable, NativeOps
-from headrace.ops.ops import HeadShape, StepInputs
+from headrace.ops.ops import HeadShape, Quantization, StepInputs
 
 BLOCK_SIZE = 16
 
@@ -61,7 +63,11 @@ def random_matrix(fmt: WeightFormat, rows: int, columns: int) -> StoredTensor:
 
 
 def make_model(
-    ops: NativeOps, shape: Shape, fmt: WeightFormat, num_tokens: int
+    ops: NativeOps,
+    shape: Shape,
+    fmt: WeightFormat,
+    quantization: Quantization | None,
+    num_tokens: int,
 ) -> tuple[NativeExecutable, int]:
     """A model of this shape, and the multiply-adds of its layers per token, attention apart."""
     heads, hidden = shape.heads, shape.hidden_size
@@ -70,17 +76,23 @@ def make_model(
     caches = ops.make_kv_caches(
         shape.num_layers, -(-num_tokens // BLOCK_SIZE), BLOCK_SIZE, heads, "float16"
     )
+
+    def matrix(rows: int, columns: int) -> Any:
+        return ops.prepare_linear([random_matrix(fmt, rows, columns)], quantization)
+
     layers = [
         (
-            ops.prepare_linear([random_matrix(fmt, width + 2 * kv_width, hidden)]),
-            ops.prepare_linear([random_matrix(fmt, hidden, width)]),
-            ops.prepare_gated(*(random_matrix(fmt, shape.intermediate_size, hidden),) * 2),
-            ops.prepare_linear([random_matrix(fmt, hidden, shape.intermediate_size)]),
+            matrix(width + 2 * kv_width, hidden),
+            matrix(hidden, width),
+            ops.prepare_gated(
+                *(random_matrix(fmt, shape.intermediate_size, hidden),) * 2, quantization
+            ),
+            matrix(hidden, shape.intermediate_size),
         )
         for _ in range(shape.num_layers)
     ]
     table = ops.prepare_table(random_matrix(fmt, shape.vocab_size, hidden))
-    output = ops.prepare_linear([random_matrix(fmt, shape.vocab_size, hidden)])
+    output = matrix(shape.vocab_size, hidden)
     inv_freq = (1e4 ** -np.linspace(0, 1, heads.head_dim // 2, endpoint=False)).astype(np.float32)
     ones = np.ones(hidden, np.float32)
 
@@ -158,14 +170,16 @@ def numbers(text: str) -> list[int]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--shape", choices=SHAPES, default="smollm2-135m")
-    parser.add_argument("--format", choices=[f.label for f in WeightFormat], default="Q4_1")
+    parser.add_argument("--format", choices=[*WeightFormat.__members__, "INT8"],
+                        default="Q4_1")  # fmt: skip
     parser.add_argument("--rows", type=numbers, default=[1, 2, 4, 8, 32, 1024])
     parser.add_argument("--context", type=numbers, default=[1024, 8192])
     parser.add_argument("--threads", type=int, default=0, help="0: one per core")
     parser.add_argument("--isa", help="default: the best there is")
     parser.add_argument("--repeat", type=int, default=7)
     args = parser.parse_args()
-    shape, fmt = SHAPES[args.shape], WeightFormat[args.format]
+    quantization: Quantization | None = "int8" if args.format == "INT8" else None
+    shape, fmt = SHAPES[args.shape], WeightFormat["BF16" if quantization else args.format]
     if shape.hidden_size % fmt.block_size or shape.intermediate_size % fmt.block_size:
         parser.error(f"rows of {args.shape} are not whole blocks of {fmt.label}")
 
@@ -177,7 +191,7 @@ def main() -> None:
           f"multiply-adds {peak / 1e9:.0f} GOP/s")  # fmt: skip
 
     if args.rows:
-        model, work = make_model(ops, shape, fmt, max(args.rows))
+        model, work = make_model(ops, shape, fmt, quantization, max(args.rows))
         head = shape.vocab_size * shape.hidden_size
         layer_bytes = ops.weight_bytes * work / (work + head)
         head_bytes = ops.weight_bytes - layer_bytes
