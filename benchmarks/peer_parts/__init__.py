@@ -1,0 +1,1 @@
+"""The parts of peers.py: what is run, by whom, what it could cost at best, what is written."""
