@@ -62,9 +62,19 @@ HEADRACE_VARIANTS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
 
 
 def run_cell(
-    cell: Cell, model: TrialModel, launches: Launches, results: Results, repeat: int, gate: Gate
+    cell: Cell,
+    model: TrialModel,
+    launches: Launches,
+    results: Results,
+    repeat: int,
+    gate: Gate,
+    save: Callable[[], None] = lambda: None,
 ) -> None:
-    """Start the cell's engines, give each `repeat` turns, stop them; failures become results."""
+    """Start the cell's engines, give each `repeat` turns, stop them; failures become results.
+
+    Args:
+        save: called after each turn.
+    """
     results.begin(cell, model.cost)
     with contextlib.ExitStack() as stack:
         running: dict[str, Engine] = {}
@@ -92,6 +102,7 @@ def run_cell(
                     results.add(cell.key, name, values)
                     say(f"{cell.key}: {name}: {values[cell.figure]:,.4g} {cell.unit}, "
                         f"others took {values[OTHERS]:.0%} of the machine")  # fmt: skip
+                save()
 
 
 def take_turn(engine: Engine, prompts: list[list[int]], gate: Gate) -> Values:
@@ -237,6 +248,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     pythons = {name: Path(path) for name, _, path in (p.partition("=") for p in args.python)}
     isa = NativeOps(1).name
     results = Results.read(args.state) if args.state else Results()
+
+    def save() -> None:
+        if args.state:
+            results.write(args.state)
+        args.out.write_text(render(results), encoding="utf-8")
+
     with contextlib.ExitStack() as stack:
         folder = args.envs or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)
@@ -245,13 +262,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         for cell in plan(args.work, args.peers, isa, quick=args.quick):
             try:
                 model = find_trial_model(cell.model, args.models, folder)
-                run_cell(cell, model, launcher, results, args.repeat, gate)
+                run_cell(cell, model, launcher, results, args.repeat, gate, save)
             except (HeadraceError, OSError, ValueError) as error:
                 say(f"{cell.key}: {error}")
                 results.fail(cell.key, HEADRACE, str(error))
-            if args.state:
-                results.write(args.state)
-            args.out.write_text(render(results), encoding="utf-8")
+            save()
     return 0
 
 

@@ -157,7 +157,7 @@ def _cell(cell: Cell, results: Results) -> str:
             str(len(values)), "" if engine == HEADRACE or math.isnan(ratio) else f"{ratio:.2f}x",
             *(f"{results.median(cell.key, engine, s):.1%}" for s in shares),
             *(_further(results.median(cell.key, engine, f)) for f in further),
-            f"{max(results.values(cell.key, engine, OTHERS), default=math.nan):.0%}",
+            f"{max(results.values(cell.key, engine, OTHERS)):.0%}",
         ])  # fmt: skip
     parts = [table(head, rows)] if rows else []
     if failed:

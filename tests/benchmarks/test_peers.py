@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
 import zipfile
@@ -171,6 +172,14 @@ def test_complete_environment_is_used_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = []
+
+    def make_venv(command: list[str], **_options: object) -> subprocess.CompletedProcess[str]:
+        assert command[1:4] == ["-m", "venv", "--clear"]
+        (Path(command[4]) / "bin").mkdir(parents=True, exist_ok=True)
+        (Path(command[4]) / "bin/python").touch()
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", make_venv)
     environment = Environment("fake==1", lambda folder, torch: made.append(folder))
     monkeypatch.setitem(ENVIRONMENTS, OPENVINO, environment)
     for _ in range(2):
@@ -222,6 +231,9 @@ def test_whole_program_writes_a_page(
     (tmp_path / "openvino_genai.py").write_text(FAKE_GENAI)
     root = Path(peers.__file__).parent.parent
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{root}")
+    quick_w5 = replace(CELLS["W5 gguf"], job=CELLS["W5 gguf"].job.quick())
+    cells = [replace(QUICK, engines=(HEADRACE, OPENVINO)), quick_w5]
+    monkeypatch.setattr(peers, "plan", lambda *_works, **_options: cells)
     out, state = tmp_path / "page.md", tmp_path / "state.json"
     words = [
         "--quick", "--work", "W2", "W5", "--peers", "openvino", "--models", str(models),
