@@ -28,6 +28,7 @@ class RowParams:
     allowed_ids: list[int] | None
     bad_words: list[list[int]]
     num_logprobs: int | None
+    logprob_ids: list[int]
     def __init__(self) -> None: ...
 
 class RowState:
@@ -35,6 +36,7 @@ class RowState:
         self, params: RowParams, prompt_ids: Sequence[int], output_ids: Sequence[int]
     ) -> None: ...
     def append(self, token_id: int) -> None: ...
+    def force_next(self, token_id: int) -> None: ...
     @property
     def num_output_tokens(self) -> int: ...
 
@@ -44,7 +46,11 @@ class RowSampler:
         self, logits: F32, rows: list[RowState]
     ) -> tuple[list[int], list[_Record | None], _RowErrors]: ...
     def score(
-        self, logits: F32, targets: Sequence[int], num_logprobs: int
+        self,
+        logits: F32,
+        targets: Sequence[int],
+        num_logprobs: int,
+        asked_for: Sequence[int] = (),
     ) -> tuple[list[_Record], _RowErrors]: ...
 
 def philox4x32_10(counter: Sequence[int], key: Sequence[int]) -> list[int]: ...

@@ -3,20 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
-
-@dataclass(slots=True)
-class Logprob:
-    """One alternative at one position. `rank` counts from 1."""
-
-    logprob: float
-    rank: int | None = None
-    decoded_token: str | None = None
-
-
-TokenLogprobMap: TypeAlias = dict[int, Logprob]
-"""token id -> Logprob; always holds the chosen token, so up to k + 1 entries, that one first."""
+from headrace.logprobs import PromptLogprobs, TokenLogprobs
 
 
 @dataclass(slots=True)
@@ -30,9 +18,9 @@ class CompletionOutput:
     text: str
     token_ids: list[int]
     cumulative_logprob: float | None = None
-    logprobs: list[TokenLogprobMap] | None = None
+    logprobs: TokenLogprobs | None = None
     finish_reason: str | None = None
-    """`stop`, `length`, `abort` or `error`; None while it goes on."""
+    """`stop`, `length`, `abort`, `error`, `repetition` or `timeout`; None while it goes on."""
     stop_reason: int | str | None = None
     """The stop string or stop token id; None for EOS or another reason."""
     error: str | None = None
@@ -65,7 +53,7 @@ class RequestOutput:
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     finished: bool
-    prompt_logprobs: list[TokenLogprobMap | None] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     """One entry per prompt token, the first None."""
     num_cached_tokens: int | None = None
     metrics: RequestMetrics | None = None

@@ -8,22 +8,33 @@ from __future__ import annotations
 
 import math
 import os
-import sys
-from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
 import msgspec
 
-from headrace.errors import UnsupportedError, ValidationError, shown
+from headrace.checks import (
+    INT64_MAX,
+    INT64_MIN,
+    check_boolean,
+    check_extra_args,
+    check_integer,
+    check_real,
+    checked_logit_bias,
+    checked_strings,
+    checked_token_ids,
+    plain,
+)
+from headrace.errors import UnsupportedError, ValidationError
 from headrace.logger import make_logger
 
 logger = make_logger(__name__)
 
 MAX_N_SEQUENCES = 16384
 MAX_LOGPROB_TOKEN_IDS = 128
+MAX_PATTERN_SIZE = 1024
+"""Of repetition detection, whose work per token grows with it."""
 GREEDY_BELOW = 0.01
-INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
 class RequestOutputKind(IntEnum):
@@ -62,15 +73,40 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RepetitionDetectionParams(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Stop when the same pattern of tokens comes `min_count` times in a row."""
+    """Stop when some pattern of generated tokens comes `min_count` times in a row.
+
+    Args:
+        max_pattern_size, min_pattern_size: how many tokens a pattern may have.
+        min_count: at least 2.
+
+    Raises:
+        ValidationError: a value outside its rule.
+    """
 
     max_pattern_size: int
     min_pattern_size: int = 1
     min_count: int = 2
 
+    def __post_init__(self) -> None:
+        where = "repetition_detection"
+        check_integer(f"{where}.max_pattern_size", self.max_pattern_size, 1, MAX_PATTERN_SIZE)
+        check_integer(f"{where}.min_pattern_size", self.min_pattern_size, 1, self.max_pattern_size)
+        check_integer(f"{where}.min_count", self.min_count, 2, INT64_MAX)
+
 
 class BeamSearchParams(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """What a caller may ask of beam search."""
+    """What a caller may ask of beam search.
+
+    Args:
+        beam_width: beams kept after each token.
+        max_tokens: tokens of the longest answer.
+        ignore_eos: go on behind the end of an answer.
+        temperature: of the distribution that is searched; 0 leaves it as it is.
+        length_penalty: a beam's score is its log-probability over its length to this power.
+
+    Raises:
+        ValidationError: a value outside its rule. UnsupportedError: a field that is not offered.
+    """
 
     beam_width: int
     max_tokens: int
@@ -78,6 +114,22 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True, kw_only=True):
     temperature: float = 0.0
     length_penalty: float = 1.0
     include_stop_str_in_output: bool = False
+    structured_outputs: StructuredOutputsParams | None = None
+    skip_special_tokens: bool = True
+    watermarking: object = None
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            setattr(self, name, plain(getattr(self, name)))
+        check_integer("beam_width", self.beam_width, 1, INT64_MAX)
+        check_integer("max_tokens", self.max_tokens, 1, INT64_MAX)
+        check_real("temperature", self.temperature, 0.0, 2.0)
+        check_real("length_penalty", self.length_penalty, -100.0, 100.0)
+        for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+            check_boolean(name, getattr(self, name))
+        for name in ("structured_outputs", "watermarking"):
+            if getattr(self, name) is not None:
+                raise UnsupportedError(f"beam search with {name} is not supported", param=name)
 
 
 class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,7 +148,19 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, forbid_un
         max_tokens: limit of generated tokens; None fills the context.
         min_tokens: stops are ignored before this many tokens.
         logprobs, prompt_logprobs: how many alternatives per token to report; -1 is all.
+        logprob_token_ids: report these tokens instead of the likeliest ones; their ranks are not
+            known. `logprobs` may then be left out.
+        flat_logprobs: give log-probabilities in a FlatLogprobs, which costs the garbage collector
+            nothing.
+        thinking_token_budget: most tokens between the model's marks of thinking; then the closing
+            mark is put. For models whose vocabulary has the marks.
+        repetition_detection: end with finish_reason `repetition`.
+        deadline_ms: time for the whole request, from its arrival. When it is over the answer ends
+            with finish_reason `timeout` and the text so far; a request that still waits is refused.
+        max_queue_ms: how long it may wait to be started; then it is refused.
         output_kind: see RequestOutputKind.
+
+    Numbers and arrays of NumPy or PyTorch are taken wherever a number or a list is.
 
     Raises:
         ValidationError: a value outside its rule; names the field.
@@ -135,7 +199,13 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, forbid_un
     extra_args: dict[str, Any] | None = None
     skip_reading_prefix_cache: bool | None = None
     thinking_token_budget: int | None = None
+    thinking_token_ids: tuple[int, int] | None = None
+    """The marks around thinking. Filled in by the input processor, never by callers."""
     repetition_detection: RepetitionDetectionParams | None = None
+    deadline_ms: float | None = None
+    max_queue_ms: float | None = None
+    skip_clone: bool = False
+    """Either value: parameters are never copied for the caller's sake."""
 
     def __post_init__(self) -> None:
         self._normalise()
@@ -170,14 +240,14 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, forbid_un
     # -- the rules, by kind ------------------------------------------------------------------
 
     def _normalise(self) -> None:
+        for name in (*_NUMBERS, *_BOOLEANS):
+            setattr(self, name, plain(getattr(self, name)))
         if self.seed == -1 and not isinstance(self.seed, bool):
             self.seed = None
         if self.stop is None:
             self.stop = []
         elif isinstance(self.stop, str):
             self.stop = [self.stop]
-        if self.bad_words is None:
-            self.bad_words = []
         if self.logprobs is True:
             self.logprobs = 1
         if self.prompt_logprobs is True:
@@ -191,21 +261,21 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, forbid_un
 
     def _check_numbers(self) -> None:
         limit = max_n_sequences()
-        _integer("n", self.n, 1, limit)
-        _real("presence_penalty", self.presence_penalty, -2.0, 2.0)
-        _real("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
-        _real("repetition_penalty", self.repetition_penalty, 0.0, math.inf, low_open=True)
-        _real("temperature", self.temperature, 0.0, 2.0)
+        check_integer("n", self.n, 1, limit)
+        check_real("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        check_real("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        check_real("repetition_penalty", self.repetition_penalty, 0.0, math.inf, low_open=True)
+        check_real("temperature", self.temperature, 0.0, 2.0)
         if 0.0 < self.temperature < GREEDY_BELOW:
             logger.warning_once("temperatures below %s are treated as greedy", GREEDY_BELOW)
-        _real("top_p", self.top_p, 0.0, 1.0, low_open=True)
-        _integer("top_k", self.top_k, 0, INT64_MAX, also="or -1 (off)")
-        _real("min_p", self.min_p, 0.0, 1.0)
+        check_real("top_p", self.top_p, 0.0, 1.0, low_open=True)
+        check_integer("top_k", self.top_k, 0, INT64_MAX, also="or -1 (off)")
+        check_real("min_p", self.min_p, 0.0, 1.0)
         if self.seed is not None:
-            _integer("seed", self.seed, INT64_MIN, INT64_MAX)
+            check_integer("seed", self.seed, INT64_MIN, INT64_MAX)
         if self.max_tokens is not None:
-            _integer("max_tokens", self.max_tokens, 1, INT64_MAX)
-        _integer("min_tokens", self.min_tokens, 0, INT64_MAX)
+            check_integer("max_tokens", self.max_tokens, 1, INT64_MAX)
+        check_integer("min_tokens", self.min_tokens, 0, INT64_MAX)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValidationError(
                 f"min_tokens ({self.min_tokens}) must not exceed max_tokens ({self.max_tokens})",
@@ -213,14 +283,14 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, forbid_un
                 value=self.min_tokens,
             )
         if self.stream_interval is not None:
-            _integer("stream_interval", self.stream_interval, 1, INT64_MAX)
+            check_integer("stream_interval", self.stream_interval, 1, INT64_MAX)
         if self.thinking_token_budget is not None:
-            _integer("thinking_token_budget", self.thinking_token_budget, 0, INT64_MAX)
-        for name in ("ignore_eos", "detokenize", "skip_special_tokens", "flat_logprobs",
-                     "spaces_between_special_tokens", "include_stop_str_in_output"):  # fmt: skip
-            value = getattr(self, name)
-            if not isinstance(value, bool):
-                raise ValidationError(f"{name} must be a boolean", param=name, value=value)
+            check_integer("thinking_token_budget", self.thinking_token_budget, 0, INT64_MAX)
+        for name in ("deadline_ms", "max_queue_ms"):
+            if getattr(self, name) is not None:
+                check_real(name, getattr(self, name), 0.0, math.inf, low_open=True)
+        for name in _BOOLEANS:
+            check_boolean(name, getattr(self, name))
         try:
             self.output_kind = RequestOutputKind(self.output_kind)
         except ValueError:
@@ -231,154 +301,95 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, forbid_un
             ) from None
 
     def _check_stops(self) -> None:
-        stop = self.stop
-        if not isinstance(stop, list) or not all(isinstance(s, str) for s in stop):
-            raise ValidationError(
-                "stop must be a string or a list of strings", param="stop", value=stop
-            )
-        if any(not s for s in stop):
-            raise ValidationError("stop must not hold an empty string", param="stop", value=stop)
-        for s in stop:
-            _utf8("stop", s)
-        if stop and not self.detokenize:
+        self.stop = checked_strings("stop", self.stop)
+        if self.stop and not self.detokenize:
             raise ValidationError(
                 "stop strings need detokenize=True; use stop_token_ids instead",
                 param="stop",
-                value=stop,
+                value=self.stop,
             )
-        ids = _token_ids("stop_token_ids", self.stop_token_ids or [])
-        self.stop_token_ids = list(dict.fromkeys(ids))
+        ids = [] if self.stop_token_ids is None else self.stop_token_ids
+        self.stop_token_ids = list(dict.fromkeys(checked_token_ids("stop_token_ids", ids)))
 
     def _check_logprobs(self) -> None:
         for name in ("logprobs", "prompt_logprobs"):
             value = getattr(self, name)
             if value is not None:
-                _integer(name, value, -1, INT64_MAX)
-        ids = self.logprob_token_ids
-        if ids is not None:
-            _token_ids("logprob_token_ids", ids)
-            if len(ids) > MAX_LOGPROB_TOKEN_IDS:
-                raise ValidationError(
-                    f"logprob_token_ids holds {len(ids)} ids, "
-                    f"at most {MAX_LOGPROB_TOKEN_IDS} are allowed",
-                    param="logprob_token_ids",
-                )
-            if self.logprobs is not None and self.logprobs != len(ids):
-                raise ValidationError(
-                    "logprobs must equal the number of logprob_token_ids when both are given",
-                    param="logprobs",
-                    value=self.logprobs,
-                )
+                check_integer(name, value, -1, INT64_MAX)
+        if self.logprob_token_ids is None:
+            return
+        ids = self.logprob_token_ids = checked_token_ids(
+            "logprob_token_ids", self.logprob_token_ids
+        )
+        if len(ids) > MAX_LOGPROB_TOKEN_IDS:
+            raise ValidationError(
+                f"logprob_token_ids holds {len(ids)} ids, "
+                f"at most {MAX_LOGPROB_TOKEN_IDS} are allowed",
+                param="logprob_token_ids",
+            )
+        if self.logprobs is not None and self.logprobs != len(ids):
+            raise ValidationError(
+                "logprobs must equal the number of logprob_token_ids when both are given",
+                param="logprobs",
+                value=self.logprobs,
+            )
 
     def _check_token_lists(self) -> None:
         if self.logit_bias is not None:
-            self.logit_bias = _logit_bias(self.logit_bias)
+            self.logit_bias = checked_logit_bias(self.logit_bias)
         if self.allowed_token_ids is not None:
-            _token_ids("allowed_token_ids", self.allowed_token_ids)
+            self.allowed_token_ids = checked_token_ids("allowed_token_ids", self.allowed_token_ids)
             if not self.allowed_token_ids:
                 raise ValidationError(
                     "allowed_token_ids must not be empty", param="allowed_token_ids"
                 )
-        words = self.bad_words
-        if not isinstance(words, list) or not all(isinstance(w, str) and w for w in words):
-            raise ValidationError(
-                "bad_words must be a list of non-empty strings", param="bad_words", value=words
-            )
+        self.bad_words = checked_strings(
+            "bad_words", [] if self.bad_words is None else self.bad_words
+        )
         if self.extra_args is not None:
-            if not isinstance(self.extra_args, dict):
-                raise ValidationError("extra_args must be an object", param="extra_args")
-            for key, value in self.extra_args.items():
-                if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
-                    raise ValidationError(
-                        f"extra_args[{key!r}] does not fit 64 bits", param="extra_args", value=value
-                    )
+            check_extra_args(self.extra_args)
+        repetition: object = self.repetition_detection
+        if isinstance(repetition, dict):
+            self.repetition_detection = _repetition(repetition)
+        elif repetition is not None and not isinstance(repetition, RepetitionDetectionParams):
+            raise ValidationError(
+                "repetition_detection must be RepetitionDetectionParams",
+                param="repetition_detection",
+            )
 
     def _refuse_unsupported(self) -> None:
         """Known fields without an implementation yet: refused, never ignored."""
-        for name in ("structured_outputs", "logprob_token_ids", "thinking_token_budget",
-                     "repetition_detection"):  # fmt: skip
-            if getattr(self, name) is not None:
-                raise UnsupportedError(f"{name} is not supported by this version yet", param=name)
-        if self.flat_logprobs:
+        if self.structured_outputs is not None:
             raise UnsupportedError(
-                "flat_logprobs is not supported by this version yet", param="flat_logprobs"
+                "structured_outputs is not supported by this version yet",
+                param="structured_outputs",
             )
+
+
+_NUMBERS = (
+    "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p",
+    "top_k", "min_p", "seed", "max_tokens", "min_tokens", "logprobs", "prompt_logprobs",
+    "stream_interval", "thinking_token_budget", "deadline_ms", "max_queue_ms",
+)  # fmt: skip
+
+
+_BOOLEANS = (
+    "ignore_eos", "detokenize", "skip_special_tokens", "spaces_between_special_tokens",
+    "include_stop_str_in_output", "flat_logprobs", "skip_reading_prefix_cache",
+)  # fmt: skip
+
+
+def _repetition(given: dict[str, Any]) -> RepetitionDetectionParams:
+    """The record a JSON object or a dict stands for."""
+    try:
+        return RepetitionDetectionParams(**given)
+    except TypeError as error:
+        raise ValidationError(
+            f"repetition_detection: {error}", param="repetition_detection"
+        ) from None
 
 
 def max_n_sequences() -> int:
     """The bound on `n`: HEADRACE_MAX_N_SEQUENCES, or 16,384."""
     text = os.environ.get("HEADRACE_MAX_N_SEQUENCES", "")
     return int(text) if text else MAX_N_SEQUENCES
-
-
-def _integer(name: str, value: object, low: int, high: int, *, also: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        bounds = f"at least {low}" if high == INT64_MAX else f"in [{low}, {high}]"
-        raise ValidationError(
-            f"{name} must be an integer {bounds}{' ' + also if also else ''}, got {shown(value)}",
-            param=name,
-            value=value,
-        )
-
-
-def _real(name: str, value: object, low: float, high: float, *, low_open: bool = False) -> None:
-    ok = (
-        isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and (low < value if low_open else low <= value)
-        and (value <= high if high < math.inf else value <= sys.float_info.max)
-    )
-    if not ok:
-        bracket = "(" if low_open else "["
-        bounds = f"in {bracket}{low:g}, {high:g}]" if high < math.inf else "finite and above 0"
-        raise ValidationError(
-            f"{name} must be {bounds}, got {shown(value)}", param=name, value=value
-        )
-
-
-def _token_ids(name: str, ids: Sequence[object]) -> list[int]:
-    if not isinstance(ids, list):
-        raise ValidationError(f"{name} must be a list of token ids", param=name, value=ids)
-    good: list[int] = []
-    for token_id in ids:
-        if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < 2**31:
-            raise ValidationError(
-                f"{name} must hold token ids, got {shown(token_id)}", param=name, value=token_id
-            )
-        good.append(token_id)
-    return good
-
-
-def _logit_bias(bias: object) -> dict[int, float]:
-    if not isinstance(bias, dict):
-        raise ValidationError("logit_bias must map token ids to numbers", param="logit_bias")
-    clean: dict[int, float] = {}
-    for key, value in bias.items():
-        token_id = _digits(key) if isinstance(key, str) else key
-        if isinstance(token_id, bool) or not isinstance(token_id, int) or not 0 <= token_id < 2**31:
-            name = shown(key).strip("'")
-            raise ValidationError(
-                f"logit_bias key {name} is not a token id", param=f"logit_bias.{name}", value=key
-            )
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not -100 <= value <= 100:
-            raise ValidationError(
-                f"logit_bias of token {token_id} must be a number in [-100, 100], "
-                f"got {shown(value)}",
-                param=f"logit_bias.{token_id}",
-                value=value,
-            )
-        clean[token_id] = float(value)
-    return clean
-
-
-def _digits(text: str) -> int | None:
-    """The number a JSON key stands for: up to ten digits and nothing else."""
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 10 else None
-
-
-def _utf8(name: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValidationError(f"{name} holds a lone surrogate", param=name) from None

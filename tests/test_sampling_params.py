@@ -114,14 +114,9 @@ def test_old_names_are_type_errors(field: str) -> None:
         SamplingParams(**{field: 1})
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("structured_outputs", StructuredOutputsParams(regex="a")), ("logprob_token_ids", [1]),
-     ("thinking_token_budget", 5), ("flat_logprobs", True)],
-)  # fmt: skip
-def test_fields_without_an_implementation_are_refused_not_ignored(field: str, value: Any) -> None:
-    with pytest.raises(UnsupportedError, match=field):
-        SamplingParams(**{field: value})
+def test_field_without_an_implementation_is_refused_not_ignored() -> None:
+    with pytest.raises(UnsupportedError, match="structured_outputs"):
+        SamplingParams(structured_outputs=StructuredOutputsParams(regex="a"))
 
 
 @pytest.mark.parametrize("given", [{}, {"regex": "a", "json": "{}"}])

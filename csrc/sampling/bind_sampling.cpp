@@ -72,18 +72,20 @@ nb::tuple sample(RowSampler& sampler, const Logits& logits, const nb::list& stat
 }
 
 nb::tuple score(RowSampler& sampler, const Logits& logits, const std::vector<TokenId>& targets,
-                std::int64_t num_logprobs) {
+                std::int64_t num_logprobs, const std::vector<TokenId>& asked_for) {
   require_shape(logits, targets.size(), sampler.vocab_size());
-  for (const TokenId id : targets) {
-    if (id < 0 || static_cast<std::size_t>(id) >= sampler.vocab_size()) {
-      throw std::invalid_argument("target token id " + std::to_string(id) +
-                                  " is outside the vocabulary");
+  for (const auto* ids : {&targets, &asked_for}) {
+    for (const TokenId id : *ids) {
+      if (id < 0 || static_cast<std::size_t>(id) >= sampler.vocab_size()) {
+        throw std::invalid_argument("target token id " + std::to_string(id) +
+                                    " is outside the vocabulary");
+      }
     }
   }
   std::vector<RowResult> results;
   {
     const nb::gil_scoped_release release;
-    results = sampler.score(logits.data(), targets, num_logprobs);
+    results = sampler.score(logits.data(), targets, num_logprobs, asked_for);
   }
   nb::list records;
   for (const RowResult& result : results) {
@@ -109,7 +111,8 @@ void bind_row_params(nb::module_& m) {
       .def_rw("logit_bias", &RowParams::logit_bias)
       .def_rw("allowed_ids", &RowParams::allowed_ids, nb::arg().none())
       .def_rw("bad_words", &RowParams::bad_words)
-      .def_rw("num_logprobs", &RowParams::num_logprobs, nb::arg().none());
+      .def_rw("num_logprobs", &RowParams::num_logprobs, nb::arg().none())
+      .def_rw("logprob_ids", &RowParams::logprob_ids);
 }
 
 }  // namespace
@@ -128,6 +131,7 @@ void bind_sampling(nb::module_& m) {
           },
           nb::arg("params"), nb::arg("prompt_ids"), nb::arg("output_ids"))
       .def("append", &RowState::append, nb::arg("token_id"))
+      .def("force_next", &RowState::force_next, nb::arg("token_id"))
       .def_prop_ro("num_output_tokens",
                    [](const RowState& self) { return self.output_ids().size(); });
 
@@ -137,7 +141,8 @@ void bind_sampling(nb::module_& m) {
       .def("sample", &sample, nb::arg("logits").noconvert(), nb::arg("rows"),
            "Token ids (-1 for a failed row), logprob records or None, and [(row, error)].")
       .def("score", &score, nb::arg("logits").noconvert(), nb::arg("targets"),
-           nb::arg("num_logprobs"), "Logprob records of the sound rows, and [(row, error)].");
+           nb::arg("num_logprobs"), nb::arg("asked_for") = std::vector<TokenId>{},
+           "Logprob records of the sound rows, and [(row, error)].");
 
   m.def("philox4x32_10", &philox4x32_10, nb::arg("counter"), nb::arg("key"),
         "Ten rounds of Philox on four and two 32-bit words.");

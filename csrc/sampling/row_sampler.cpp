@@ -49,10 +49,11 @@ std::vector<RowResult> RowSampler::sample(float* logits, std::span<const RowStat
 }
 
 std::vector<RowResult> RowSampler::score(const float* logits, std::span<const TokenId> targets,
-                                         std::int64_t num_logprobs) {
+                                         std::int64_t num_logprobs,
+                                         std::span<const TokenId> asked_for) {
   return for_rows(targets.size(), [&](std::size_t row, Workspace& workspace) {
     return score_row({logits + row * vocab_size_, vocab_size_}, targets[row], num_logprobs,
-                     workspace);
+                     asked_for, workspace);
   });
 }
 
@@ -93,7 +94,9 @@ RowResult RowSampler::sample_row(std::span<float> logits, const RowState& state,
   state.edit(logits.data(), edits);
 
   RowResult result;
-  if (const auto& allowed = state.params().allowed_ids) {
+  if (state.forced()) {
+    result.token_id = *state.forced();
+  } else if (const auto& allowed = state.params().allowed_ids) {
     // The allowed tokens are a shorter row of their own.
     workspace.allowed_logits.clear();
     for (const TokenId id : *allowed) workspace.allowed_logits.push_back(logits[id]);
@@ -108,7 +111,8 @@ RowResult RowSampler::sample_row(std::span<float> logits, const RowState& state,
     for (auto edit = edits.rbegin(); edit != edits.rend(); ++edit) {
       logits[edit->first] = edit->second;
     }
-    result.logprobs = std::move(*meter).finish(logits, result.token_id, passes_);
+    result.logprobs = std::move(*meter).finish(logits, result.token_id,
+                                               state.params().logprob_ids, passes_);
   }
   return result;
 }
@@ -129,13 +133,14 @@ RowResult RowSampler::choose(const RowScan& row, const RowState& state,
 }
 
 RowResult RowSampler::score_row(std::span<const float> logits, TokenId target,
-                                std::int64_t num_logprobs, Workspace& workspace) const {
+                                std::int64_t num_logprobs, std::span<const TokenId> asked_for,
+                                Workspace& workspace) const {
   const RowScan row = scan(logits, passes_, workspace);
   if (const char* fault = fault_of(row.max, kAllImpossible)) return failed(fault);
   RowResult result;
   result.token_id = target;
-  result.logprobs =
-      LogprobMeter(row, num_logprobs, passes_, workspace).finish(logits, target, passes_);
+  result.logprobs = LogprobMeter(row, num_logprobs, passes_, workspace)
+                        .finish(logits, target, asked_for, passes_);
   return result;
 }
 

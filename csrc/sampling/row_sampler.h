@@ -35,16 +35,17 @@ class RowSampler {
   // Chooses a token for each row of logits [rows.size(), vocab_size], which it changes.
   std::vector<RowResult> sample(float* logits, std::span<const RowState* const> rows);
 
-  // The log-probabilities of given tokens, one per row of logits [targets.size(), vocab_size].
+  // The log-probabilities of given tokens, one per row of logits [targets.size(), vocab_size],
+  // with the most likely ones and those asked for.
   std::vector<RowResult> score(const float* logits, std::span<const TokenId> targets,
-                               std::int64_t num_logprobs);
+                               std::int64_t num_logprobs, std::span<const TokenId> asked_for);
 
  private:
   std::vector<RowResult> for_rows(
       std::size_t num_rows, const std::function<RowResult(std::size_t, Workspace&)>& work);
   RowResult sample_row(std::span<float> logits, const RowState& state, Workspace& workspace) const;
   RowResult score_row(std::span<const float> logits, TokenId target, std::int64_t num_logprobs,
-                      Workspace& workspace) const;
+                      std::span<const TokenId> asked_for, Workspace& workspace) const;
   RowResult choose(const RowScan& row, const RowState& state, Workspace& workspace) const;
 
   std::size_t vocab_size_;

@@ -46,6 +46,9 @@ RowState::RowState(RowParams params, std::span<const TokenId> prompt_ids,
     std::sort(ids.begin(), ids.end());
     ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   }
+  for (const TokenId id : params_.logprob_ids) {
+    require_in_vocabulary("logprob_token_ids", id, vocab_size);
+  }
   if (params_.repetition_penalty != 1.0) {
     for (const TokenId id : prompt_ids) {
       if (in_vocabulary(id, vocab_size)) see(id, 0);
@@ -57,7 +60,13 @@ RowState::RowState(RowParams params, std::span<const TokenId> prompt_ids,
 void RowState::append(TokenId token_id) {
   require_in_vocabulary("the generated text", token_id, params_.vocab_size);
   output_ids_.push_back(token_id);
+  forced_.reset();
   if (has_penalties()) see(token_id, 1);
+}
+
+void RowState::force_next(TokenId token_id) {
+  require_in_vocabulary("the forced token", token_id, params_.vocab_size);
+  forced_ = token_id;
 }
 
 void RowState::edit(float* logits, Edits& edits) const {

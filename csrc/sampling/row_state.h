@@ -31,6 +31,7 @@ struct RowParams {
   std::optional<std::vector<TokenId>> allowed_ids;
   std::vector<std::vector<TokenId>> bad_words;
   std::optional<std::int64_t> num_logprobs;  // -1 is the whole vocabulary
+  std::vector<TokenId> logprob_ids;          // reported behind the most likely ones
 };
 
 // The old values of edited logits, in the order of the edits.
@@ -46,8 +47,13 @@ class RowState {
   // Adds a generated token. Throws std::invalid_argument when it is outside the vocabulary.
   void append(TokenId token_id);
 
+  // The next token will be this one, whatever the logits say and the parameters forbid. Throws
+  // std::invalid_argument when it is outside the vocabulary.
+  void force_next(TokenId token_id);
+
   const RowParams& params() const { return params_; }
   const std::vector<TokenId>& output_ids() const { return output_ids_; }
+  std::optional<TokenId> forced() const { return forced_; }
   bool is_greedy() const { return params_.temperature == 0.0 || params_.top_k == 1; }
 
   // Applies bad words, min_tokens, logit_bias and penalties, in this order, to logits
@@ -67,6 +73,7 @@ class RowState {
 
   RowParams params_;
   std::vector<TokenId> output_ids_;
+  std::optional<TokenId> forced_;  // until a token is appended
   std::vector<SeenToken> seen_;
   std::unordered_map<TokenId, std::size_t> seen_index_;
 };

@@ -36,6 +36,7 @@ LogprobMeter::LogprobMeter(const RowScan& row, std::int64_t num_logprobs, const 
 }
 
 TokenLogprobs LogprobMeter::finish(std::span<const float> logits, TokenId chosen,
+                                   std::span<const TokenId> asked_for,
                                    const RowPasses& passes) && {
   const float logit = logits[static_cast<std::size_t>(chosen)];
   record_.ids[0] = chosen;
@@ -44,6 +45,10 @@ TokenLogprobs LogprobMeter::finish(std::span<const float> logits, TokenId chosen
   if (logit != max_) {
     record_.rank += static_cast<std::int64_t>(
         passes.count_greater(logits.data(), logits.size(), logit));
+  }
+  for (const TokenId id : asked_for) {
+    record_.ids.push_back(id);
+    record_.logprobs.push_back(logprob(logits[static_cast<std::size_t>(id)]));
   }
   return std::move(record_);
 }

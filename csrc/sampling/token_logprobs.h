@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "sampling/row_passes.h"
@@ -13,7 +14,8 @@
 namespace headrace::sampling {
 
 struct TokenLogprobs {
-  std::vector<TokenId> ids;  // the chosen token, then the most likely ones, best first
+  // The chosen token, then the most likely ones, best first, then those asked for.
+  std::vector<TokenId> ids;
   std::vector<double> logprobs;
   std::int64_t rank = 0;  // of the chosen token: 1 + how many have a greater logit
 };
@@ -25,8 +27,9 @@ class LogprobMeter {
   LogprobMeter(const RowScan& row, std::int64_t num_logprobs, const RowPasses& passes,
                Workspace& workspace);
 
-  // Completes the record for the chosen token, on the same logits as before.
-  TokenLogprobs finish(std::span<const float> logits, TokenId chosen, const RowPasses& passes) &&;
+  // Completes the record for the chosen token and those asked for, on the same logits as before.
+  TokenLogprobs finish(std::span<const float> logits, TokenId chosen,
+                       std::span<const TokenId> asked_for, const RowPasses& passes) &&;
 
  private:
   double logprob(float logit) const { return (static_cast<double>(logit) - max_) - log_sum_; }

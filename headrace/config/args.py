@@ -137,6 +137,11 @@ class EngineArgs:
         group="Model",
     )  # fmt: skip
     seed: int = option(0, "Seed of requests that bring none of their own.", group="Model")
+    logits_processors: list[str | type] = option(  # noqa: RUF009 - a fresh copy
+        [],
+        "Import paths (package.module:Class) of custom logits processors; see LogitsProcessor.",
+        group="Model",
+    )
     max_logprobs: int = option(
         20, "Most log-probabilities per token a request may ask for; -1: no limit.", group="Model"
     )
@@ -259,6 +264,7 @@ class EngineArgs:
     def __post_init__(self) -> None:
         self.served_model_name = self.served_model_name or []
         self.hf_overrides = self.hf_overrides or {}
+        self.logits_processors = list(self.logits_processors or [])
         self.override_generation_config = self.override_generation_config or {}
         if self.swap_space is not None:
             warnings.warn(

@@ -119,5 +119,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: SchedulerConfig = SchedulerConfig()
     device: DeviceConfig = DeviceConfig()
     front: FrontConfig = FrontConfig()
+    logits_processors: list[str] = []
+    """Import paths of the operator's own; see logits_processor.py."""
     reasons: dict[str, str] = {}
     """Setting -> why it has its value, for every setting that was derived."""

@@ -21,6 +21,7 @@ from headrace.config.engine import (
     SchedulerConfig,
 )
 from headrace.errors import ConfigError
+from headrace.import_path import import_path_of
 
 Reasons = dict[str, str]
 
@@ -62,6 +63,9 @@ def resolve(args: EngineArgs, facts: ModelFacts) -> EngineConfig:
         device=_device(args, reasons),
         front=_front(args),
         reasons=reasons,
+        logits_processors=[
+            import_path_of("logits_processors", one) for one in args.logits_processors
+        ],
     )
 
 

@@ -146,6 +146,8 @@ class EngineCore:
         self._check_ids("stop_token_ids", request.stop_token_ids)
         self._check_ids("logit_bias", params.logit_bias or ())
         self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
+        self._check_ids("logprob_token_ids", params.logprob_token_ids or ())
+        self._check_ids("thinking_token_ids", params.thinking_token_ids or ())
         for word in params.bad_words_token_ids or ():
             self._check_ids("bad_words", word)
         if request.eos_token_id is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import Enum
 
 from headrace.core.block_hash import BlockHashChain
+from headrace.core.repetition import RepetitionDetector
 from headrace.messages.outputs import (
     EngineCoreOutput,
     FinishReason,
@@ -44,7 +45,7 @@ class Request:
         "block_ids", "chain", "eos_token_id", "first_token_at", "has_answered", "is_watched",
         "max_num_tokens", "min_tokens", "num_cached_tokens", "num_computed_tokens",
         "num_preemptions", "num_prompt_tokens", "num_registered_blocks", "order", "params",
-        "prompt_logprobs", "queued_at", "request_id", "scheduled_at", "seed",
+        "prompt_logprobs", "queued_at", "repetition", "request_id", "scheduled_at", "seed",
         "skips_prefix_cache", "status", "stop_token_ids", "token_ids",
     )  # fmt: skip
 
@@ -68,6 +69,8 @@ class Request:
         self.params = params
         self.min_tokens = params.min_tokens
         self.is_watched = source.is_watched
+        wanted = params.repetition_detection
+        self.repetition = None if wanted is None else RepetitionDetector(wanted)
         self.eos_token_id = None if params.ignore_eos else source.eos_token_id
         self.stop_token_ids = frozenset(source.stop_token_ids)
         self.seed = seed
@@ -96,11 +99,17 @@ class Request:
         """Take in a sampled token. Returns why the request ends with it, or None."""
         self.token_ids.append(token_id)
         length = len(self.token_ids)
-        if length - self.num_prompt_tokens >= self.min_tokens and (
-            token_id == self.eos_token_id or token_id in self.stop_token_ids
-        ):
+        num_output_tokens = length - self.num_prompt_tokens
+        may_stop = num_output_tokens >= self.min_tokens
+        if may_stop and (token_id == self.eos_token_id or token_id in self.stop_token_ids):
             return FinishReason.STOP
-        return FinishReason.LENGTH if length >= self.max_num_tokens else None
+        if length >= self.max_num_tokens:
+            return FinishReason.LENGTH
+        if self.repetition is not None:
+            repeats = self.repetition.append(self.token_ids, num_output_tokens)
+            if repeats and may_stop:
+                return FinishReason.REPETITION
+        return None
 
     def forget_computed(self) -> None:
         """Back to the start, tokens kept: its blocks are gone and all is to be computed again."""

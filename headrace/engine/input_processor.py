@@ -13,8 +13,9 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from headrace.config.engine import EngineConfig
-from headrace.errors import ValidationError
+from headrace.errors import HeadraceError, ValidationError
 from headrace.inputs import EngineInput
+from headrace.logits_processor import load_logits_processors
 from headrace.messages.requests import EngineCoreRequest
 from headrace.messages.startup import EngineReady
 from headrace.sampling_params import RequestOutputKind, SamplingParams
@@ -54,6 +55,11 @@ class InputProcessor:
         self._tokenizer = tokenizer
         self._max_model_len = ready.max_model_len
         self._num_cache_tokens = ready.num_blocks * ready.block_size
+        self._validators = [
+            kind.validate_params
+            for kind in load_logits_processors(config.logits_processors)
+            if hasattr(kind, "validate_params")
+        ]
         self._suffix = secrets.randbits(32)
 
     def process(
@@ -100,8 +106,10 @@ class InputProcessor:
         self._check_ids("stop_token_ids", params.stop_token_ids or ())
         self._check_ids("logit_bias", params.logit_bias or (), is_key=True)
         self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
+        self._check_ids("logprob_token_ids", params.logprob_token_ids or ())
         self._check_logprobs("logprobs", params.logprobs)
         self._check_logprobs("prompt_logprobs", params.prompt_logprobs)
+        self._ask_logits_processors(params)
         if self._tokenizer is None:
             for name in ("stop", "bad_words"):
                 if getattr(params, name):
@@ -136,6 +144,15 @@ class InputProcessor:
                 param=name,
                 value=wanted,
             )
+
+    def _ask_logits_processors(self, params: SamplingParams) -> None:
+        for validate in self._validators:
+            try:
+                validate(params)
+            except HeadraceError:
+                raise
+            except ValueError as error:
+                raise ValidationError(str(error), param="extra_args") from error
 
     def _check_priority(self, priority: int) -> None:
         if isinstance(priority, bool) or not isinstance(priority, int):
@@ -205,9 +222,24 @@ class InputProcessor:
             stop=[],
             bad_words=[],
             bad_words_token_ids=self._bad_words_token_ids(params.bad_words or ()),
+            thinking_token_ids=self._thinking_token_ids(params.thinking_token_budget),
             output_kind=RequestOutputKind.CUMULATIVE,
             stream_interval=None,
         )
+
+    def _thinking_token_ids(self, budget: int | None) -> tuple[int, int] | None:
+        """The marks around thinking, for a request that limits it."""
+        if budget is None:
+            return None
+        marks = None if self._tokenizer is None else self._tokenizer.thinking_token_ids
+        if marks is None or max(marks) >= self._model.vocab_size:
+            raise ValidationError(
+                "thinking_token_budget needs a model that marks its thinking by tokens of its "
+                "own; the vocabulary of this one has none",
+                param="thinking_token_budget",
+                value=budget,
+            )
+        return marks
 
     def _bad_words_token_ids(self, words: Sequence[str]) -> list[list[int]] | None:
         """Each word as it is written at the start of a text and after a space."""

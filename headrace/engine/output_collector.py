@@ -120,7 +120,7 @@ def _join(old: CompletionOutput, new: CompletionOutput) -> None:
     old.text += new.text
     old.token_ids += new.token_ids
     if old.logprobs is not None and new.logprobs is not None:
-        old.logprobs += new.logprobs
+        old.logprobs.extend(new.logprobs)
     old.cumulative_logprob = new.cumulative_logprob
     old.finish_reason = new.finish_reason
     old.stop_reason = new.stop_reason

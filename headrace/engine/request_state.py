@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from headrace.engine.logprobs import TokenText, to_map, to_prompt_maps
+from headrace.engine.logprobs import LogprobMaker, TokenText
 from headrace.engine.parallel_sampling import ParentRequest
 from headrace.inputs import EngineInput
+from headrace.logprobs import PromptLogprobs, TokenLogprobs
 from headrace.messages.outputs import EngineCoreOutput, FinishReason
-from headrace.outputs import CompletionOutput, RequestMetrics, RequestOutput, TokenLogprobMap
+from headrace.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from headrace.sampling_params import RequestOutputKind, SamplingParams
 from headrace.text.detokenizer import IncrementalDetokenizer
 
@@ -45,10 +46,10 @@ class RequestState:
     """
 
     __slots__ = (
-        "_cumulative_logprob", "_has_sent", "_logprobs", "_num_sent", "_prompt_logprobs",
-        "_stream_interval", "_token_ids", "_token_text", "detokenizer", "external_id", "index",
-        "kind", "last_token_at", "max_tokens", "metrics", "n", "num_cached_tokens", "parent",
-        "prompt", "request_id", "sink",
+        "_cumulative_logprob", "_has_sent", "_logprob_maker", "_logprobs",
+        "_num_sent", "_prompt_logprobs", "_stream_interval", "_token_ids", "detokenizer",
+        "external_id", "index", "kind", "last_token_at", "max_tokens", "metrics", "n",
+        "num_cached_tokens", "parent", "prompt", "request_id", "sink",
     )  # fmt: skip
 
     def __init__(
@@ -80,14 +81,16 @@ class RequestState:
         self.last_token_at: float | None = None
         """Core clock; None until the first token."""
         self._token_ids: list[int] = [] if detokenizer is None else detokenizer.token_ids
-        self._token_text = token_text
         self._stream_interval = stream_interval
         self._num_sent = 0
         self._has_sent = False
-        wants_logprobs = params.logprobs is not None
-        self._logprobs: list[TokenLogprobMap] | None = [] if wants_logprobs else None
+        self._logprob_maker = LogprobMaker(params, token_text)
+        wants_logprobs = params.logprobs is not None or params.logprob_token_ids is not None
+        self._logprobs: TokenLogprobs | None = (
+            self._logprob_maker.start() if wants_logprobs else None
+        )
         self._cumulative_logprob = 0.0
-        self._prompt_logprobs: list[TokenLogprobMap | None] | None = None
+        self._prompt_logprobs: PromptLogprobs | None = None
         self.num_cached_tokens: int | None = None
 
     @property
@@ -109,10 +112,10 @@ class RequestState:
         if output.logprobs is not None and self._logprobs is not None:
             # A stop string may have cut tokens off.
             for entry in output.logprobs[: len(self._token_ids) - len(self._logprobs)]:
-                self._logprobs.append(to_map(entry, self._token_text))
+                self._logprob_maker.append(self._logprobs, entry)
                 self._cumulative_logprob += entry.logprobs[0]
         if output.prompt_logprobs is not None:
-            self._prompt_logprobs = to_prompt_maps(output.prompt_logprobs, self._token_text)
+            self._prompt_logprobs = self._logprob_maker.prompt(output.prompt_logprobs)
         if matched is not None:
             return "stop", matched
         return (None if reason is None else str(reason)), stop_reason

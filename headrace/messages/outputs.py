@@ -15,6 +15,8 @@ class FinishReason(IntEnum):
     LENGTH = 1
     ABORT = 2
     ERROR = 3
+    REPETITION = 4
+    TIMEOUT = 5
 
     def __str__(self) -> str:
         return self.name.lower()

@@ -7,7 +7,7 @@ import codecs
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.outputs import Logprob, TokenLogprobMap
+from headrace.logprobs import Logprob, TokenLogprobMap
 from headrace.server.protocol.chat import ChatLogprobs, ChatTokenLogprob, TokenLogprob
 from headrace.server.protocol.completions import CompletionLogprobs
 from headrace.text.tokenizer import Tokenizer

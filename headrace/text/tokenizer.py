@@ -17,6 +17,12 @@ from headrace.errors import ModelError, ValidationError
 from headrace.text.settings import TokenizerSettings, read_folder_settings
 from headrace.text.token_bytes import make_token_decoder
 
+THINKING_MARKS = (
+    ("<think>", "</think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<seed:think>", "</seed:think>"),
+)
+"""Pairs of tokens that models of known families put around their thinking."""
 MAX_NFC_SHRINKING = 3
 """Composing characters (NFC) makes a UTF-8 text at most this many times shorter."""
 
@@ -137,6 +143,15 @@ class Tokenizer:
     def strips_leading_space(self) -> bool:
         """Whether a whole text loses one space at its beginning (see TokenDecoder)."""
         return self._decoder.strips_leading_space
+
+    @cached_property
+    def thinking_token_ids(self) -> tuple[int, int] | None:
+        """The tokens that open and close a thought, or None when the vocabulary has no such."""
+        for texts in THINKING_MARKS:
+            start_id, end_id = (self._id_of(text) for text in texts)
+            if start_id is not None and end_id is not None:
+                return start_id, end_id
+        return None
 
     def check_id(self, token_id: int) -> None:
         """Raise ValidationError unless it is an id of this vocabulary."""

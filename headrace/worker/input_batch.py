@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace._native import StepBatch
 from headrace.errors import ValidationError
+from headrace.logits_processor import LogitsProcessor, RowProcessor
 from headrace.messages.step import NewRequest, SchedulerOutput
 from headrace.ops.ops import I32, StepInputs
+from headrace.sampling_params import SamplingParams
 from headrace.worker.sampling_state import SamplingState
 
 
@@ -49,7 +51,9 @@ class InputBatch:
         max_num_tokens: int,
         block_size: int,
         vocab_size: int,
+        logits_processors: Sequence[LogitsProcessor] = (),
     ) -> None:
+        self._logits_processors = logits_processors
         self.vocab_size = vocab_size
         self.rows: dict[str, RequestRow] = {}
         self._batch = StepBatch(max_num_seqs, max_model_len, block_size, max_num_tokens)
@@ -139,9 +143,18 @@ class InputBatch:
             prompt_token_ids=new.token_ids[: new.num_prompt_tokens],
             output_token_ids=new.token_ids[new.num_prompt_tokens :],
             vocab_size=self.vocab_size,
+            processors=self._processors(params),
         )
         row = self._free_rows.pop()
         self._batch.set(row, new.token_ids, new.block_ids, new.num_computed_tokens)
         self.rows[new.request_id] = RequestRow(
             new.request_id, row, new.num_prompt_tokens, params.prompt_logprobs, sampling
         )
+
+    def _processors(self, params: SamplingParams) -> list[RowProcessor]:
+        """What the operator's processors want to do for one request."""
+        try:
+            made = [one.new_req_logits_processor(params) for one in self._logits_processors]
+        except Exception as error:  # code of the operator: only this request fails
+            raise ValidationError(f"a logits processor refused the request: {error}") from error
+        return [processor for processor in made if processor is not None]

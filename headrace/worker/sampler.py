@@ -1,9 +1,10 @@
 """Turns a step's logits into tokens and log-probabilities. Keeps nothing between steps.
 
-The order, for each row: log-probabilities are those of the model's own logits; then
-allowed_token_ids, bad words, min_tokens, logit_bias and penalties change the logits; the likeliest
-token is taken, or one is drawn after temperature, min_p, top_k and top_p. (min_p comes before the
-other two, which matters for top_p alone: its share is one of what min_p and top_k left.)
+The order, for each row: log-probabilities are those of the model's own logits; then custom logits
+processors, allowed_token_ids, bad words, min_tokens, logit_bias and penalties change the logits;
+the likeliest token is taken, or one is drawn after temperature, min_p, top_k and top_p. (min_p
+comes before the other two, which matters for top_p alone: its share is one of what min_p and top_k
+left.)
 
 A draw depends on the request's seed and on how many tokens it has generated, and on nothing else.
 """
@@ -12,12 +13,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
 
 from headrace._native import RowSampler
 from headrace.errors import EngineGenerateError
+from headrace.logger import make_logger
 from headrace.messages.outputs import TokenLogprobs
 from headrace.ops.ops import F32
 from headrace.worker.sampling_state import SamplingState
+
+logger = make_logger(__name__)
+
+_Record: TypeAlias = tuple[list[int], list[float], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +65,50 @@ class Sampler:
         Raises:
             ValueError: a shape does not fit. TypeError: not float32 or not C-contiguous.
         """
+        processed = [i for i, row in enumerate(rows) if row.processors]
+        faults, originals = self._process(logits, rows, processed) if processed else ({}, {})
         token_ids, records, errors = self._native.sample(logits, [row.native for row in rows])
+        for i, original in originals.items():
+            if records[i] is not None:
+                records[i] = self._score(original, token_ids[i], rows[i])
         return SampledRows(
             token_ids,
             [None if record is None else TokenLogprobs(*record) for record in records],
-            dict(errors),
+            {**dict(errors), **faults},
         )
+
+    def _process(
+        self, logits: F32, rows: Sequence[SamplingState], processed: Sequence[int]
+    ) -> tuple[dict[int, str], dict[int, F32]]:
+        """Run the custom processors of these rows.
+
+        Returns:
+            Why rows failed, and the model's own logits of those whose log-probabilities are
+            wanted.
+        """
+        faults: dict[int, str] = {}
+        originals: dict[int, F32] = {}
+        for i in processed:
+            state, row = rows[i], logits[i]
+            if state.num_logprobs is not None:
+                originals[i] = row.copy()
+            try:
+                for processor in state.processors:
+                    changed = processor(state.output_token_ids or (), row)
+                    if changed is not None and changed is not row:
+                        row[:] = changed
+            except Exception as error:
+                logger.exception("a logits processor failed")
+                faults[i] = f"a logits processor failed: {type(error).__name__}: {error}"
+                row[:] = 0.0
+        return faults, originals
+
+    def _score(self, original: F32, token_id: int, state: SamplingState) -> _Record | None:
+        """The record of a token under the model's own logits."""
+        records, _ = self._native.score(
+            original[np.newaxis], [token_id], state.num_logprobs or 0, state.logprob_token_ids
+        )
+        return records[0] if records else None
 
     def prompt_logprobs(
         self, logits: F32, target_ids: Sequence[int], num_logprobs: int

@@ -10,7 +10,9 @@ from collections.abc import Sequence
 
 from headrace._native import RowParams, RowState
 from headrace.errors import ValidationError
+from headrace.logits_processor import RowProcessor
 from headrace.sampling_params import SamplingParams
+from headrace.worker.thinking import ThinkingBudget
 
 
 class SamplingState:
@@ -27,13 +29,17 @@ class SamplingState:
         vocab_size: number of logits in a row. Prompt and stop ids beyond it have no logit and are
             passed over.
         output_token_ids: generated before, when the request is resumed.
+        processors: change the row before anything else does.
 
     Raises:
         ValidationError: an id in logit_bias, allowed_token_ids, bad words or the output is outside
             the vocabulary, or a bad word is empty.
     """
 
-    __slots__ = ("native",)
+    __slots__ = (
+        "_thinking", "_thinking_end_id", "logprob_token_ids", "native", "num_logprobs",
+        "output_token_ids", "processors",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -43,7 +49,13 @@ class SamplingState:
         prompt_token_ids: Sequence[int],
         vocab_size: int,
         output_token_ids: Sequence[int] = (),
+        processors: Sequence[RowProcessor] = (),
     ) -> None:
+        self.processors = processors
+        self.output_token_ids = list(output_token_ids) if processors else None
+        """Kept for the processors only."""
+        self.logprob_token_ids = params.logprob_token_ids or []
+        self.num_logprobs = params.logprobs if params.logprob_token_ids is None else 0
         # A long prompt is only handed over when it matters.
         seen_prompt = prompt_token_ids if params.repetition_penalty != 1.0 else ()
         try:
@@ -54,6 +66,16 @@ class SamplingState:
             )
         except ValueError as error:
             raise ValidationError(str(error)) from error
+        self._thinking: ThinkingBudget | None = None
+        if params.thinking_token_budget is not None and params.thinking_token_ids is not None:
+            start_id, end_id = params.thinking_token_ids
+            self._thinking_end_id = end_id
+            self._thinking = ThinkingBudget(
+                params.thinking_token_budget, start_id, end_id, prompt_token_ids
+            )
+            for token_id in output_token_ids:
+                self._thinking.append(token_id)
+            self._force_end_of_thinking(self._thinking)
 
     @property
     def num_output_tokens(self) -> int:
@@ -67,6 +89,15 @@ class SamplingState:
             ValueError: it is outside the vocabulary.
         """
         self.native.append(token_id)
+        if self.output_token_ids is not None:
+            self.output_token_ids.append(token_id)
+        if self._thinking is not None:
+            self._thinking.append(token_id)
+            self._force_end_of_thinking(self._thinking)
+
+    def _force_end_of_thinking(self, thinking: ThinkingBudget) -> None:
+        if thinking.must_end:
+            self.native.force_next(self._thinking_end_id)
 
 
 def _row_params(
@@ -87,5 +118,6 @@ def _row_params(
     row.logit_bias = list((params.logit_bias or {}).items())
     row.allowed_ids = params.allowed_token_ids
     row.bad_words = params.bad_words_token_ids or []
-    row.num_logprobs = params.logprobs
+    row.num_logprobs = params.logprobs if params.logprob_token_ids is None else 0
+    row.logprob_ids = params.logprob_token_ids or []
     return row

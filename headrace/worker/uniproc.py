@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.config.engine import EngineConfig
 from headrace.layers.loader import Loader
 from headrace.logger import make_logger
+from headrace.logits_processor import load_logits_processors
 from headrace.messages.startup import EngineReady
 from headrace.messages.step import ModelRunnerOutput, SchedulerOutput
 from headrace.models.registry import ModelRegistry
@@ -30,6 +31,7 @@ class UniProcExecutor:
     def __init__(self, config: EngineConfig, on_stage: OnStage) -> None:
         model_config, scheduler = config.model, config.scheduler
         ModelRegistry.check(model_config.model_type)
+        processors = [kind(config) for kind in load_logits_processors(config.logits_processors)]
         on_stage("loading weights", 0.1)
         ops = make_ops(config.device.backend, config.device.device, config.device.num_threads)
         with open_weights(model_config) as weights:
@@ -67,6 +69,7 @@ class UniProcExecutor:
             max_num_tokens=scheduler.max_num_batched_tokens,
             block_size=plan.block_size,
             vocab_size=model.vocab_size,
+            logits_processors=processors,
         )
         self._runner = ModelRunner(executable, batch, Sampler(model.vocab_size, ops.num_threads))
         self.ready = EngineReady(

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from headrace import LLM, SamplingParams
-from headrace.outputs import TokenLogprobMap
+from headrace.logprobs import TokenLogprobMap
 
 MODELS = ["smollm2-135m-instruct", "gemma3-270m", "qwen2.5-coder-0.5b-instruct"]
 NUM_TOKENS = 48

@@ -6,7 +6,8 @@ import pytest
 
 from headrace.engine.output_collector import RequestOutputCollector
 from headrace.errors import EngineDeadError, EngineGenerateError
-from headrace.outputs import CompletionOutput, Logprob, RequestOutput
+from headrace.logprobs import Logprob
+from headrace.outputs import CompletionOutput, RequestOutput
 from headrace.sampling_params import RequestOutputKind
 
 CUMULATIVE, DELTA, FINAL_ONLY = RequestOutputKind

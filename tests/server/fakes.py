@@ -13,8 +13,9 @@ from headrace.config.engine import EngineConfig, ModelFacts
 from headrace.config.resolve import resolve
 from headrace.errors import AdmissionError, EngineDeadError, EngineGenerateError, ValidationError
 from headrace.inputs import ChatMessage, EngineInput, PromptType
+from headrace.logprobs import Logprob, TokenLogprobMap
 from headrace.messages.outputs import SchedulerStats
-from headrace.outputs import CompletionOutput, Logprob, RequestOutput, TokenLogprobMap
+from headrace.outputs import CompletionOutput, RequestOutput
 from headrace.sampling_params import RequestOutputKind, SamplingParams
 
 BOS, EOS = 256, 257
