@@ -180,7 +180,7 @@ void bind_prepared(nb::module_& m) {
       .def_ro("depth", &Linear::depth)
       .def_ro("width", &Linear::width);
   nb::class_<Table>(m, "Table");
-  nb::class_<KvCache>(m, "KvCache");
+  nb::class_<KvCache>(m, "KvCache").def("release", &KvCache::release);
   m.def("stored_matrix", &make_stored, "format"_a, "rows"_a, "columns"_a, "bytes"_a,
         "is_mapped"_a);
   m.def("available_isas", [] {

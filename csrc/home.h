@@ -43,6 +43,12 @@ struct KvCache {
   int num_kv_heads = 0;
   int head_dim = 0;
 
+  // Forgets all keys and values and gives their memory back until blocks are written again.
+  void release() {
+    keys.release();
+    values.release();
+  }
+
   CacheView view() const {
     return {keys.data(), values.data(), type, block_size, num_kv_heads, head_dim};
   }

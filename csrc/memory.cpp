@@ -34,6 +34,10 @@ Region::~Region() {
   if (data_) munmap(data_, size_);
 }
 
+void Region::release() {
+  if (data_) madvise(data_, size_, MADV_DONTNEED);
+}
+
 Region::Region(Region&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 

@@ -16,6 +16,9 @@ class Region {
   Region(Region&& other) noexcept;
   Region& operator=(Region&& other) noexcept;
 
+  // Gives the memory back to the system. It is zeroed when it is touched again.
+  void release();
+
   void* data() const { return data_; }
   std::size_t size() const { return size_; }
 

@@ -57,6 +57,14 @@ class AdmissionError(HeadraceError):
         self.retry_after = retry_after
 
 
+class QueueTimeoutError(AdmissionError):
+    """The time of a request was over before it was started (`deadline_ms`, `max_queue_ms`)."""
+
+
+class ProfilerAlreadyActiveError(HeadraceError):
+    """A profile is being taken already; stop it first."""
+
+
 class EngineGenerateError(HeadraceError):
     """One request failed inside the engine; the engine itself goes on."""
 

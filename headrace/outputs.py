@@ -32,16 +32,55 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """Timings of a request, in seconds; None until known. `arrival_time` is wall clock."""
+    """What a request took: its ledger. With n > 1 all answers together.
+
+    Complete with the last output; of a request that was aborted, or ended by a stop string, a
+    moment later, when the engine core has let go of it. Over all requests the counts add up to the
+    counters of the engine.
+    """
 
     arrival_time: float
-    queue_time: float | None = None
-    prefill_time: float | None = None
-    decode_time: float | None = None
+    """Wall clock, seconds."""
+    queued_ts: float | None = None
+    """This and the others on the core's monotonic clock, seconds; None until known. What never
+    happened is put at the end of the request."""
+    scheduled_ts: float | None = None
+    first_token_ts: float | None = None
+    last_token_ts: float | None = None
     first_token_latency: float | None = None
+    """Arrival to first token, as seen here, seconds."""
     e2e_latency: float | None = None
+    num_prefill_tokens: int = 0
+    """Prompt tokens that were computed, each time anew after a preemption."""
+    num_cached_tokens: int = 0
+    """Prompt tokens that came from the prefix cache."""
     num_generation_tokens: int = 0
+    """Tokens that were generated, with those behind a stop string."""
     num_preemptions: int = 0
+
+    @property
+    def queue_time(self) -> float | None:
+        """Seconds until it was first scheduled."""
+        return _between(self.queued_ts, self.scheduled_ts)
+
+    @property
+    def prefill_time(self) -> float | None:
+        """Seconds from then to its first token."""
+        return _between(self.scheduled_ts, self.first_token_ts)
+
+    @property
+    def decode_time(self) -> float | None:
+        """Seconds from its first token to its last."""
+        return _between(self.first_token_ts, self.last_token_ts)
+
+    @property
+    def inference_time(self) -> float | None:
+        """Seconds from its first scheduling to its last token."""
+        return _between(self.scheduled_ts, self.last_token_ts)
+
+
+def _between(start: float | None, end: float | None) -> float | None:
+    return None if start is None or end is None else end - start
 
 
 @dataclass(slots=True)

@@ -121,5 +121,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     front: FrontConfig = FrontConfig()
     logits_processors: list[str] = []
     """Import paths of the operator's own; see logits_processor.py."""
+    profiler_dir: str | None = None
+    """Folder that profiles of the core are written to; None: none can be taken."""
     reasons: dict[str, str] = {}
     """Setting -> why it has its value, for every setting that was derived."""

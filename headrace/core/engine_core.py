@@ -7,24 +7,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import msgspec
 
 from headrace.config.engine import EngineConfig
+from headrace.core.control import Control
+from headrace.core.profiler import StepProfiler
 from headrace.core.scheduler import Scheduler
 from headrace.errors import ValidationError
 from headrace.messages.outputs import (
     EngineCoreOutput,
     EngineCoreOutputs,
     FinishReason,
-    RequestTimes,
+    RequestLedger,
 )
-from headrace.messages.requests import (
-    EngineCoreRequest,
-    GetDebugState,
-    ResetPrefixCache,
-    Verb,
-)
+from headrace.messages.requests import EngineCoreRequest, GetDebugState, Verb
+from headrace.messages.startup import EngineReady
 from headrace.worker.executor import Executor
 
 
@@ -34,7 +33,8 @@ class EngineCore:
     Args:
         config: resolved settings.
         executor: the loaded model; owned from here on, ended by `shutdown`.
-        now: monotonic clock, seconds.
+        make_executor: loads the same model again, with as many KV blocks, after sleep of level 2.
+        now: monotonic clock, seconds; `wall_clock` that of arrival times.
     """
 
     def __init__(
@@ -42,13 +42,15 @@ class EngineCore:
         config: EngineConfig,
         executor: Executor,
         *,
+        make_executor: Callable[[], Executor] | None = None,
         now: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self.executor = executor
-        ready = executor.ready
+        self.ready = ready = executor.ready
         self.max_model_len = ready.max_model_len
         self.vocab_size = config.model.vocab_size
         self._now = now
+        self._wall_clock = wall_clock
         self.scheduler = Scheduler(
             config.scheduler,
             msgspec.structs.replace(config.cache, block_size=ready.block_size),
@@ -57,8 +59,11 @@ class EngineCore:
             now=now,
             seed=config.model.seed,
         )
-        self._refused: list[EngineCoreOutput] = []
-        """Answers to requests that were refused; sent with the next step."""
+        self.control = Control(
+            self.scheduler, executor, make_executor, StepProfiler(config.profiler_dir)
+        )
+        self._answers: list[EngineCoreOutput] = []
+        """To requests that were refused or ended early; sent with the next step."""
         self.has_news = False
         """Whether somebody waits for what the last step gave."""
 
@@ -66,38 +71,45 @@ class EngineCore:
         """Queue a request. One that cannot run is answered with finish_reason ERROR instead."""
         try:
             self._check(request)
-            self.scheduler.add_request(request)
+            self.scheduler.add_request(request, self._age(request))
         except ValidationError as error:
             now = self._now()
-            self._refused.append(
+            self._answers.append(
                 EngineCoreOutput(
                     request.request_id,
                     [],
                     finish_reason=FinishReason.ERROR,
-                    times=RequestTimes(now, now, now, now),
+                    ledger=RequestLedger(now, now, now, now),
                     error=str(error),
                 )
             )
 
+    def _age(self, request: EngineCoreRequest) -> float:
+        """How long ago a request that has a limit of time arrived. (Clocks may be set back.)"""
+        params = request.sampling_params
+        if params.deadline_ms is None and params.max_queue_ms is None:
+            return 0.0
+        return max(0.0, self._wall_clock() - request.arrival_time)
+
     def abort_requests(self, request_ids: list[str]) -> None:
-        """Forget these requests, free their blocks. Unknown ids are fine; nothing is answered."""
-        self.scheduler.abort(request_ids)
+        """Forget these requests, free their blocks. Unknown ids are fine; the others get a last
+        output with the next step."""
+        self._answers += self.scheduler.abort(request_ids)
 
     def live_request_ids(self) -> list[str]:
         """The requests that are queued or running."""
         return list(self.scheduler.requests)
 
-    def call(self, verb: Verb) -> bool | dict[str, int]:
-        """Carry out a control verb; see its record for the result."""
-        match verb:
-            case ResetPrefixCache():
-                return self.scheduler.reset_prefix_cache()
-            case GetDebugState():
-                return {**self.scheduler.debug_state(), "refused_outputs": len(self._refused)}
+    def call(self, verb: Verb) -> Any:
+        """Carry out a control verb; see its record for the result, which may come Later."""
+        result = self.control.call(verb)
+        if isinstance(verb, GetDebugState):
+            return {**result, "answers": len(self._answers) + len(self.control.answers)}
+        return result
 
     def has_work(self) -> bool:
         """Whether `step` has something to do."""
-        return bool(self._refused) or self.scheduler.has_work()
+        return bool(self._answers or self.control.answers) or self.scheduler.has_work()
 
     def step(self) -> EngineCoreOutputs:
         """Compute one step. With nothing to do, its result is that of `idle_outputs`.
@@ -105,23 +117,34 @@ class EngineCore:
         An exception of the executor passes through: the engine cannot go on. Faults of single
         requests end those with finish_reason ERROR.
         """
-        outputs, self._refused = self._refused, []
+        profiler = self.control.profiler
+        return profiler.run(self._step) if profiler.is_active else self._step()
+
+    def _step(self) -> EngineCoreOutputs:
+        outputs = self._take_answers()
+        outputs += self.scheduler.expire()
         self.has_news = bool(outputs)
         num_step_tokens = 0
-        if self.scheduler.has_work():
+        if self.scheduler.has_work() and (executor := self.control.executor) is not None:
             order = self.scheduler.schedule()
-            outputs += self.scheduler.update(order, self.executor.execute(order))
+            outputs += self.scheduler.update(order, executor.execute(order))
             self.has_news |= self.scheduler.has_news
             num_step_tokens = order.total_num_scheduled_tokens
         return self._outputs(outputs, num_step_tokens)
 
     def idle_outputs(self) -> EngineCoreOutputs:
-        """A sign of life: no outputs, fresh stats."""
-        return self._outputs([], 0)
+        """A sign of life without a step: what there is to say, fresh stats."""
+        return self._outputs(self._take_answers(), 0)
+
+    def _take_answers(self) -> list[EngineCoreOutput]:
+        outputs = self._answers + self.control.answers
+        self._answers, self.control.answers = [], []
+        return outputs
 
     def shutdown(self) -> None:
         """Free the executor. Idempotent."""
-        self.executor.shutdown()
+        if self.control.executor is not None:
+            self.control.executor.shutdown()
 
     def _outputs(self, outputs: list[EngineCoreOutput], num_step_tokens: int) -> EngineCoreOutputs:
         return EngineCoreOutputs(outputs, self.scheduler.stats(), self._now(), num_step_tokens)
@@ -168,3 +191,17 @@ class EngineCore:
                     param=name,
                     value=token_id,
                 )
+
+
+def pinned(config: EngineConfig, ready: EngineReady) -> EngineConfig:
+    """The settings with which a model that is loaded again comes out as large as it was."""
+    replace = msgspec.structs.replace
+    return replace(
+        config,
+        model=replace(config.model, max_model_len=ready.max_model_len, max_model_len_auto=False),
+        cache=replace(config.cache, num_blocks_override=ready.num_blocks),
+    )
+
+
+def ignore_stage(stage: str, fraction: float) -> None:
+    """An OnStage for when nobody waits to be told."""

@@ -14,8 +14,10 @@ from typing import TypeAlias
 
 import msgspec
 
+from headrace.core.control import Later
 from headrace.core.engine_core import EngineCore
 from headrace.core.outbox import Outbox
+from headrace.errors import HeadraceError
 from headrace.ipc.codec import RecordDecoder
 from headrace.ipc.sockets import Receiver, Sender, SocketClosedError
 from headrace.logger import make_logger
@@ -64,6 +66,8 @@ class CoreLoop:
         self._deadline: float | None = None
         """When the core ends even with live requests; None until it is told to end."""
         self._last_word: str | None = None
+        self._later: list[tuple[int, Later]] = []
+        """Calls whose results are not there yet."""
 
     def terminate(self, reason: str) -> None:
         """End at once, telling the front process why. May be called by a signal handler."""
@@ -97,6 +101,7 @@ class CoreLoop:
     def _serve(self) -> None:
         core = self._core
         while True:
+            self._answer_later()
             self._take_letters(wait=not core.has_work())
             if self._deadline is not None:
                 if not core.has_work():
@@ -153,16 +158,38 @@ class CoreLoop:
 
     def _call(self, call: Call) -> None:
         try:
-            self._outbox.put(CallResult(call.call_id, self._core.call(call.verb)))
+            self._give_result(call.call_id, self._core.call(call.verb))
         except Exception as error:
-            logger.exception("a control call failed: %s", call.verb)
-            self._outbox.put(CallResult(call.call_id, error=one_line(error)))
+            self._give_error(call.call_id, error)
+
+    def _give_result(self, call_id: int, result: object) -> None:
+        if isinstance(result, Later):
+            self._later.append((call_id, result))
+        else:
+            self._outbox.put(CallResult(call_id, result))
+
+    def _give_error(self, call_id: int, error: Exception) -> None:
+        if isinstance(error, HeadraceError):
+            text, kind = str(error), type(error).__name__
+            self._outbox.put(CallResult(call_id, error=text, error_type=kind))
+            return
+        logger.error("a control call failed", exc_info=error)
+        self._outbox.put(CallResult(call_id, error=one_line(error)))
+
+    def _answer_later(self) -> None:
+        """Give the results that have come about."""
+        for entry in list(self._later):
+            call_id, later = entry
+            if later.is_ready():
+                self._later.remove(entry)
+                try:
+                    self._give_result(call_id, later.finish())
+                except Exception as error:
+                    self._give_error(call_id, error)
 
     def _abort_all(self) -> None:
-        live = self._core.live_request_ids()
-        self._core.abort_requests(live)
-        for request_id in live:
-            self._answer(request_id, FinishReason.ABORT)
+        self._core.abort_requests(self._core.live_request_ids())
+        self._outbox.put(self._core.idle_outputs())
 
     def _answer(self, request_id: str, reason: FinishReason, error: str | None = None) -> None:
         """End a request that the core does not know, or not any more."""

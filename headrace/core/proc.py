@@ -13,12 +13,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from types import FrameType
 from typing import TypeAlias, cast
 
 from headrace.config.engine import EngineConfig
-from headrace.core.engine_core import EngineCore
+from headrace.core.engine_core import EngineCore, ignore_stage, pinned
 from headrace.core.loop import CoreLoop, one_line
 from headrace.core.outbox import LINGER_SECONDS
 from headrace.errors import HeadraceError
@@ -102,7 +103,8 @@ def _start(
         module, name = factory.split(":")
         make_executor = cast(ExecutorFactory, getattr(import_module(module), name))
         executor = make_executor(config, tell_stage)
-        core = EngineCore(config, executor)
+        again = partial(make_executor, pinned(config, executor.ready), ignore_stage)
+        core = EngineCore(config, executor, make_executor=again)
     except HeadraceError as error:
         failed = EngineFailed(" ".join(str(error).split()), True, type(error).__name__)
     except Exception as error:
@@ -136,7 +138,7 @@ def _serve(core: EngineCore, receiver: Receiver, sender: Sender) -> int:
         loop.terminate("the engine core was sent SIGTERM")
 
     signal.signal(signal.SIGTERM, terminate)
-    sender.send(RecordEncoder().encode(core.executor.ready))
+    sender.send(RecordEncoder().encode(core.ready))
     try:
         loop.run()
     except Exception:

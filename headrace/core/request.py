@@ -12,7 +12,7 @@ from headrace.core.repetition import RepetitionDetector
 from headrace.messages.outputs import (
     EngineCoreOutput,
     FinishReason,
-    RequestTimes,
+    RequestLedger,
     TokenLogprobs,
 )
 from headrace.messages.requests import EngineCoreRequest
@@ -38,15 +38,17 @@ class Request:
         seed: of its random numbers; the same over preemptions.
         order: sorts requests, best first; no two are equal.
         queued_at: core clock, seconds.
+        age: how long ago it had arrived in the front process, in seconds; its time runs from there.
         chain: digests of its blocks; None without prefix caching.
     """
 
     __slots__ = (
-        "block_ids", "chain", "eos_token_id", "first_token_at", "has_answered", "is_watched",
-        "max_num_tokens", "min_tokens", "num_cached_tokens", "num_computed_tokens",
-        "num_preemptions", "num_prompt_tokens", "num_registered_blocks", "order", "params",
-        "prompt_logprobs", "queued_at", "repetition", "request_id", "scheduled_at", "seed",
-        "skips_prefix_cache", "status", "stop_token_ids", "token_ids",
+        "block_ids", "chain", "ends_at", "eos_token_id", "first_token_at", "has_answered",
+        "is_watched", "last_token_at", "max_num_tokens", "min_tokens", "num_cached_tokens",
+        "num_computed_tokens", "num_preemptions", "num_prefill_tokens", "num_prompt_tokens",
+        "num_registered_blocks", "order", "params", "prompt_logprobs", "queued_at", "repetition",
+        "request_id", "scheduled_at", "seed", "skips_prefix_cache", "starts_by", "status",
+        "stop_token_ids", "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +60,7 @@ class Request:
         order: tuple[int, float, int],
         queued_at: float,
         chain: BlockHashChain | None,
+        age: float = 0.0,
     ) -> None:
         params = source.sampling_params
         self.request_id = source.request_id
@@ -94,6 +97,14 @@ class Request:
         self.queued_at = queued_at
         self.scheduled_at: float | None = None
         self.first_token_at: float | None = None
+        self.last_token_at: float | None = None
+        self.num_prefill_tokens = 0
+        """Prompt tokens computed, each time anew after a preemption."""
+        arrived_at = queued_at - age
+        self.ends_at = _after(arrived_at, params.deadline_ms)
+        """When its time is over; None without a limit."""
+        self.starts_by = _after(arrived_at, params.max_queue_ms)
+        """When it must have been started."""
 
     def append_token(self, token_id: int) -> FinishReason | None:
         """Take in a sampled token. Returns why the request ends with it, or None."""
@@ -138,20 +149,20 @@ class Request:
     def to_output(
         self,
         token_ids: list[int],
+        now: float,
         *,
-        logprobs: TokenLogprobs | None,
+        logprobs: TokenLogprobs | None = None,
         finish_reason: FinishReason | None = None,
         stop_reason: int | None = None,
-        times: RequestTimes | None = None,
         error: str | None = None,
     ) -> EngineCoreOutput:
         """Its next output; the first one carries what is told once."""
         prompt_logprobs = None
         num_cached_tokens = 0
-        if not self.has_answered:
-            self.has_answered = True
+        is_first, self.has_answered = not self.has_answered, True
+        if is_first:
             num_cached_tokens = self.num_cached_tokens
-            if error is None:
+            if token_ids:  # else the prompt has not been computed to its end
                 prompt_logprobs, self.prompt_logprobs = self.prompt_logprobs, None
         return EngineCoreOutput(
             request_id=self.request_id,
@@ -162,15 +173,26 @@ class Request:
             prompt_logprobs=prompt_logprobs,
             num_cached_tokens=num_cached_tokens,
             num_preemptions=self.num_preemptions,
-            times=times,
+            ledger=self.ledger(now) if is_first or finish_reason is not None else None,
             error=error,
         )
 
-    def times(self, now: float) -> RequestTimes:
-        """Its times when it ends now; what never happened is put at its end."""
-        scheduled = now if self.scheduled_at is None else self.scheduled_at
-        first_token = now if self.first_token_at is None else self.first_token_at
-        return RequestTimes(self.queued_at, scheduled, first_token, now)
+    def ledger(self, now: float) -> RequestLedger:
+        """What it has taken until now."""
+        return RequestLedger(
+            queued=self.queued_at,
+            scheduled=now if self.scheduled_at is None else self.scheduled_at,
+            first_token=now if self.first_token_at is None else self.first_token_at,
+            last_token=now if self.last_token_at is None else self.last_token_at,
+            num_prefill_tokens=self.num_prefill_tokens,
+            num_cached_tokens=self.num_cached_tokens,
+            num_output_tokens=len(self.token_ids) - self.num_prompt_tokens,
+            num_preemptions=self.num_preemptions,
+        )
+
+
+def _after(start: float, milliseconds: float | None) -> float | None:
+    return None if milliseconds is None else start + milliseconds / 1000
 
 
 def longest_length(source: EngineCoreRequest, max_model_len: int) -> int:

@@ -23,10 +23,13 @@ from collections.abc import Callable
 from operator import attrgetter
 
 from headrace.config.engine import CacheConfig, SchedulerConfig
+from headrace.core.deadlines import Deadlines
+from headrace.core.gate import Gate
 from headrace.core.kv_cache import KVCacheManager, max_tokens_that_fit
 from headrace.core.request import Request, RequestStatus, longest_length
 from headrace.core.request_queue import make_request_queue
-from headrace.errors import ConfigError, ValidationError
+from headrace.core.step_limits import check_limits
+from headrace.errors import ValidationError
 from headrace.messages.outputs import (
     EngineCoreOutput,
     FinishReason,
@@ -65,7 +68,7 @@ class Scheduler:
         now: Callable[[], float],
         seed: int = 0,
     ) -> None:
-        _check(config, max_model_len)
+        check_limits(config, max_model_len)
         self._max_step_tokens = config.max_num_batched_tokens
         self._max_running = config.max_num_seqs
         self._chunks_prefill = config.enable_chunked_prefill
@@ -78,6 +81,8 @@ class Scheduler:
         self.requests: dict[str, Request] = {}
         """All live requests."""
         self.waiting = make_request_queue(config.policy)
+        self.gate = Gate(self.waiting)
+        self.deadlines = Deadlines()
         self.running: list[Request] = []
         """In `order`."""
         self.has_news = False
@@ -96,8 +101,11 @@ class Scheduler:
 
     # Requests come and go
 
-    def add_request(self, source: EngineCoreRequest) -> None:
+    def add_request(self, source: EngineCoreRequest, age: float = 0.0) -> None:
         """Queue a request whose id is not live.
+
+        Args:
+            age: how long ago it arrived in the front process, in seconds.
 
         Raises:
             ValidationError: it could never run: at its longest it does not fit the KV cache.
@@ -122,26 +130,45 @@ class Scheduler:
             order=(*rank, self._num_added),
             queued_at=self._now(),
             chain=self.kv_cache.make_chain(source.cache_salt),
+            age=age,
         )
         self._num_added += 1
         self._num_queued_tokens += request.num_prompt_tokens
         self.requests[request.request_id] = request
-        self.waiting.push(request)
+        self.gate.push(request)
+        self.deadlines.add(request)
 
-    def abort(self, request_ids: list[str]) -> None:
-        """Forget these requests, free their blocks. Unknown ids are fine."""
-        has_running = False
-        for request_id in request_ids:
-            request = self.requests.get(request_id)
-            if request is None:
-                continue
+    def abort(self, request_ids: list[str]) -> list[EngineCoreOutput]:
+        """Forget these requests, free their blocks; their last outputs. Unknown ids are fine."""
+        live = [self.requests[i] for i in dict.fromkeys(request_ids) if i in self.requests]
+        return self._end_early(live, FinishReason.ABORT)
+
+    def expire(self) -> list[EngineCoreOutput]:
+        """End the requests whose time is over; their last outputs.
+
+        One that was never started is refused, with an error to tell.
+        """
+        if not len(self.deadlines):
+            return []
+        return self._end_early(self.deadlines.pop_expired(self._now()), FinishReason.TIMEOUT)
+
+    def _end_early(self, requests: list[Request], reason: FinishReason) -> list[EngineCoreOutput]:
+        outputs: list[EngineCoreOutput] = []
+        now = self._now()
+        for request in requests:
             if request.status is RequestStatus.WAITING:
-                self.waiting.remove(request)
-            else:
-                has_running = True
+                self.gate.remove(request)
             self._release(request)
-        if has_running:
+            error = None
+            if reason is FinishReason.TIMEOUT and request.scheduled_at is None:
+                waited = 1000 * (now - request.queued_at)
+                error = (
+                    f"the request waited {waited:.0f} ms without being started; its time is over"
+                )
+            outputs.append(request.to_output([], now, finish_reason=reason, error=error))
+        if outputs:
             self._drop_finished()
+        return outputs
 
     def _release(self, request: Request) -> None:
         """End a request. The caller takes it out of the queue or list it is in."""
@@ -151,13 +178,32 @@ class Scheduler:
             self._finished_ids.append(request.request_id)
         self._num_queued_tokens -= max(0, request.num_prompt_tokens - request.num_computed_tokens)
         request.status = RequestStatus.FINISHED
+        self.deadlines.forget(request)
 
     def _drop_finished(self) -> None:
         self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
 
     def has_work(self) -> bool:
-        """Whether a step is due: live requests, or news the worker should get."""
-        return bool(self.requests or self._finished_ids)
+        """Whether a step is due: requests that may run, news the worker should get, time over."""
+        if self._finished_ids:
+            return True
+        if not self.gate.is_shut and (self.running or len(self.waiting)):
+            return True
+        return len(self.deadlines) > 0 and self.deadlines.is_due(self._now())
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nobody runs or waits, but for those behind a gate that closes."""
+        return not self.running and not len(self.waiting)
+
+    def preempt_all(self) -> None:
+        """Take the blocks of all running requests; they wait, in their order, with their tokens."""
+        while self.running:
+            self._preempt(self.running.pop())
+
+    def forget_worker(self) -> None:
+        """The worker is gone, and with it all it knew. Not while requests run."""
+        self._finished_ids = []
 
     # A step begins
 
@@ -166,10 +212,12 @@ class Scheduler:
         counts: dict[str, int] = {}
         cached: list[CachedRequest] = []
         new: list[NewRequest] = []
-        num_preemptions = self._num_preemptions
-        budget, num_growing = self._schedule_running(counts, cached)
-        if self._num_preemptions == num_preemptions and len(self.waiting):
-            budget = self._schedule_waiting(counts, new, budget, num_growing)
+        budget = self._max_step_tokens
+        if not self.gate.is_shut:
+            num_preemptions = self._num_preemptions
+            budget, num_growing = self._schedule_running(counts, cached)
+            if self._num_preemptions == num_preemptions and len(self.waiting):
+                budget = self._schedule_waiting(counts, new, budget, num_growing)
         finished_ids, self._finished_ids = self._finished_ids, []
         self._num_steps += 1
         return SchedulerOutput(new, cached, counts, self._max_step_tokens - budget, finished_ids)
@@ -297,6 +345,7 @@ class Scheduler:
         if before < request.num_prompt_tokens:
             num_prompt = min(num, request.num_prompt_tokens - before)
             self._prompt_tokens += num_prompt
+            request.num_prefill_tokens += num_prompt
             self._num_queued_tokens -= num_prompt
         self.kv_cache.cache_computed(request)
 
@@ -310,12 +359,13 @@ class Scheduler:
             self.has_news = True
         elif request.is_watched:
             self.has_news = True
+        request.last_token_at = now
         finish_reason = request.append_token(token_id)
         logprobs = result.logprobs.get(request.request_id)
         tokens = [token_id]
         if finish_reason is not None:
             return self._end(request, tokens, finish_reason, now, logprobs=logprobs)
-        return request.to_output(tokens, logprobs=logprobs)
+        return request.to_output(tokens, now, logprobs=logprobs)
 
     def _end(
         self,
@@ -335,10 +385,10 @@ class Scheduler:
             stop_reason = tokens[0]
         return request.to_output(
             tokens,
+            now,
             finish_reason=finish_reason,
             stop_reason=stop_reason,
             logprobs=logprobs,
-            times=request.times(now),
             error=error,
         )
 
@@ -349,7 +399,7 @@ class Scheduler:
         pool = self.kv_cache.pool
         return SchedulerStats(
             num_running=len(self.running),
-            num_waiting=len(self.waiting),
+            num_waiting=len(self.waiting) + self.gate.num_held,
             num_blocks=pool.num_blocks,
             num_free_blocks=pool.num_free_blocks,
             prefix_cache_queries=self._prefix_queries,
@@ -367,7 +417,8 @@ class Scheduler:
         return {
             "requests": len(self.requests),
             "running": len(self.running),
-            "waiting": len(self.waiting),
+            "waiting": len(self.waiting) + self.gate.num_held,
+            "deadlines": len(self.deadlines),
             "waiting_entries": self.waiting.num_entries,
             "finished_ids": len(self._finished_ids),
             "queued_tokens": self._num_queued_tokens,
@@ -378,23 +429,3 @@ class Scheduler:
     def reset_prefix_cache(self) -> bool:
         """Forget all cached prefixes. False, and nothing changes, while blocks are in use."""
         return self.kv_cache.pool.reset()
-
-
-def _check(config: SchedulerConfig, max_model_len: int) -> None:
-    if config.max_num_seqs < 1:
-        raise ConfigError(f"max_num_seqs must be at least 1, got {config.max_num_seqs}")
-    if config.max_num_batched_tokens < 1:
-        raise ConfigError(
-            f"max_num_batched_tokens must be at least 1, got {config.max_num_batched_tokens}"
-        )
-    if config.long_prefill_token_threshold < 0:
-        raise ConfigError(
-            "long_prefill_token_threshold must be 0 (no limit) or more, "
-            f"got {config.long_prefill_token_threshold}"
-        )
-    if not config.enable_chunked_prefill and config.max_num_batched_tokens < max_model_len:
-        raise ConfigError(
-            f"without chunked prefill max_num_batched_tokens ({config.max_num_batched_tokens}) "
-            f"must be at least max_model_len ({max_model_len}); "
-            "raise it, lower max_model_len or enable chunked prefill"
-        )

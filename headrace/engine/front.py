@@ -122,11 +122,14 @@ def submit(
     """
     children = front.output_processor.add_request(request, external_id, prompt, params, sink)
     ids = [child.request_id for child in children]
+    num_sent = 0
     try:
         for child in children:
             client.add_request(child)
+            num_sent += 1
     except BaseException:
         release(client, front, ids)
+        front.output_processor.discard(ids[num_sent:])
         raise
     return ids
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib import import_module
 from typing import Any
 
 from headrace.config.engine import EngineConfig
-from headrace.core.engine_core import EngineCore
+from headrace.core.engine_core import EngineCore, ignore_stage, pinned
 from headrace.engine.launch import EXECUTOR_FACTORY, OnStage
-from headrace.errors import EngineDeadError
+from headrace.errors import EngineDeadError, UnsupportedError
 from headrace.logger import make_logger
 from headrace.messages.outputs import EngineCoreOutputs
-from headrace.messages.requests import EngineCoreRequest, Verb
+from headrace.messages.requests import EngineCoreRequest, Pause, Sleep, Verb
 
 logger = make_logger(__name__)
 
@@ -31,9 +32,10 @@ class InprocClient:
     ) -> None:
         module, name = executor_factory.split(":")
         make_executor = getattr(import_module(module), name)
-        executor = make_executor(config, on_stage or _ignore_stage)
+        executor = make_executor(config, on_stage or ignore_stage)
         self.ready = executor.ready
-        self.core = EngineCore(config, executor)
+        again = partial(make_executor, pinned(config, executor.ready), ignore_stage)
+        self.core = EngineCore(config, executor, make_executor=again)
         self._dead_error: EngineDeadError | None = None
 
     @property
@@ -64,6 +66,12 @@ class InprocClient:
     def call(self, verb: Verb, timeout: float | None = None) -> Any:
         """Carry out a control verb; it takes no time to speak of."""
         self._raise_if_dead()
+        if isinstance(verb, (Pause, Sleep)) and verb.mode == "wait":
+            raise UnsupportedError(
+                "a core in this process cannot wait for requests that only run while it is "
+                "stepped; finish them first, or use the mode abort or keep",
+                param="mode",
+            )
         return self.core.call(verb)
 
     def shutdown(self, timeout: float | None = None) -> None:
@@ -75,7 +83,3 @@ class InprocClient:
     def _raise_if_dead(self) -> None:
         if self._dead_error is not None:
             raise self._dead_error
-
-
-def _ignore_stage(stage: str, fraction: float) -> None:
-    pass

@@ -159,8 +159,14 @@ class LLMEngine:
         """
         _warn_in_event_loop()
         processor = self._front.output_processor
+        if processor.num_unfinished:
+            self._step()
         if not processor.num_unfinished:
-            return self._outputs.take()
+            self._settle()
+        return self._outputs.take()
+
+    def _step(self) -> None:
+        processor = self._front.output_processor
         try:
             outputs = self._client.get_outputs()
         except EngineDeadError as error:
@@ -171,12 +177,23 @@ class LLMEngine:
         if to_abort:
             self._client.abort_requests(to_abort)
         self._front.stats.record(outputs.stats, iteration)
-        return self._outputs.take()
 
-    def abort_request(self, request_ids: Iterable[str]) -> None:
-        """Forget every live request with these ids of the caller. Nothing more comes of them."""
-        ids = self._front.output_processor.ids_of(request_ids)
+    def _settle(self) -> None:
+        """Hear the core's last word about requests that ended here, when no step would bring it."""
+        while self._front.output_processor.num_parting:
+            self._step()
+
+    def abort_request(self, request_ids: Iterable[str], internal: bool = False) -> None:
+        """Forget every live request with these ids of the caller. Nothing more comes of them.
+
+        Args:
+            internal: the ids are those `add_request` returned.
+        """
+        processor = self._front.output_processor
+        ids = list(request_ids) if internal else processor.ids_of(request_ids)
         release(self._client, self._front, ids)
+        if not processor.num_unfinished and self._client.dead_error is None:
+            self._settle()
 
     def has_unfinished_requests(self) -> bool:
         """Whether `step` has something to wait for."""

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from typing import Any
 
+from headrace import errors
 from headrace.config.engine import EngineConfig
 from headrace.engine.event_loop import running_loop
 from headrace.engine.launch import (
@@ -349,5 +350,8 @@ class AsyncMPClient:
 
 def _value_of(result: CallResult) -> Any:
     if result.error is not None:
+        kind = getattr(errors, result.error_type or "", None)
+        if isinstance(kind, type) and issubclass(kind, errors.HeadraceError):
+            raise kind(result.error)
         raise EngineGenerateError(f"the engine core refused: {result.error}")
     return result.value

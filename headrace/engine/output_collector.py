@@ -8,9 +8,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from headrace.errors import EngineGenerateError
+from headrace.errors import EngineGenerateError, QueueTimeoutError
 from headrace.outputs import CompletionOutput, RequestOutput
 from headrace.sampling_params import RequestOutputKind
+
+RETRY_AFTER_SECONDS = 1.0
+"""What a caller is told whose request was not started in time."""
 
 
 class RequestOutputCollector:
@@ -43,6 +46,13 @@ class RequestOutputCollector:
         for answer in output.outputs:
             if answer.finish_reason == "error":
                 self.fail(EngineGenerateError(answer.error or "the request failed"))
+                return
+            if answer.finish_reason == "timeout" and answer.error is not None:
+                self.fail(
+                    QueueTimeoutError(
+                        answer.error, reason="max_queue_ms", retry_after=RETRY_AFTER_SECONDS
+                    )
+                )
                 return
         if self._pending is None:
             self._pending = output

@@ -9,15 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
+from headrace.engine.ledger import PartLedger
 from headrace.engine.parallel_sampling import ParentRequest, fan_out
 from headrace.engine.request_state import OutputSink, RequestState
 from headrace.errors import EngineDeadError
 from headrace.inputs import EngineInput
 from headrace.logger import make_logger
-from headrace.messages.outputs import EngineCoreOutput, EngineCoreOutputs, RequestTimes
+from headrace.messages.outputs import EngineCoreOutput, EngineCoreOutputs
 from headrace.messages.requests import EngineCoreRequest
-from headrace.metrics.stats import FinishedRequestStats, IterationStats
-from headrace.outputs import CompletionOutput, RequestOutput
+from headrace.metrics.stats import IterationStats
+from headrace.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from headrace.sampling_params import SamplingParams
 from headrace.text.detokenizer import IncrementalDetokenizer
 from headrace.text.tokenizer import Tokenizer
@@ -39,8 +40,8 @@ class OutputProcessor:
         self._states: dict[str, RequestState] = {}
         self._by_external_id: dict[str, dict[str, None]] = {}
         """Ids in the core by the caller's id, in order."""
-        self._ended_elsewhere: list[FinishedRequestStats] = []
-        """Requests that ended other than by an output of the core; told with the next ones."""
+        self._parting: dict[str, PartLedger] = {}
+        """Requests that ended here, until the core has said its last word about them."""
         self.num_queued_tokens = 0
         """Prompt tokens of requests without a first token."""
 
@@ -49,11 +50,17 @@ class OutputProcessor:
         """Live requests; with n > 1 each of the n counts."""
         return len(self._states)
 
+    @property
+    def num_parting(self) -> int:
+        """Requests that ended here and of which the core is still to say its last word."""
+        return len(self._parting)
+
     def debug_state(self) -> dict[str, int]:
         """Sizes of all that grows with requests, for leak checks."""
         return {
             "states": len(self._states),
             "external_ids": len(self._by_external_id),
+            "parting": len(self._parting),
             "queued_tokens": self.num_queued_tokens,
         }
 
@@ -74,6 +81,7 @@ class OutputProcessor:
         child_ids = [child.request_id for child in children]
         parent = ParentRequest(child_ids, params.output_kind) if len(children) > 1 else None
         interval = max(self._stream_interval, params.stream_interval or 1)
+        metrics = RequestMetrics(request.arrival_time)
         token_text = None if self._tokenizer is None else self._tokenizer.token_text
         for index, child_id in enumerate(child_ids):
             self._states[child_id] = RequestState(
@@ -82,7 +90,7 @@ class OutputProcessor:
                 prompt,
                 params,
                 sink,
-                arrival_time=request.arrival_time,
+                metrics=metrics,
                 detokenizer=self._make_detokenizer(prompt, params),
                 token_text=token_text,
                 stream_interval=interval,
@@ -126,7 +134,8 @@ class OutputProcessor:
         now = time.time()
         for output in outputs:
             state = self._states.get(output.request_id)
-            if state is None:  # released in the meantime
+            if state is None:  # ended here in the meantime
+                self._take_last_word(output, timestamp, iteration)
                 continue
             try:
                 finish_reason, stop_reason = state.update(output)
@@ -137,18 +146,31 @@ class OutputProcessor:
                 continue
             self._measure(state, output, timestamp, now, iteration)
             if finish_reason is not None:
+                state.ledger.note_end(finish_reason, now)
                 if output.finish_reason is None:
                     to_abort.append(state.request_id)
-                iteration.finished.append(_finished(state, finish_reason, now, output.times))
+                    self._parting[state.request_id] = state.ledger
+                else:
+                    iteration.finished.append(state.ledger.finished_stats())
                 self._forget(state)
             if request_output is not None:
                 state.sink.put(request_output)
         return to_abort
 
     def start_iteration(self, outputs: EngineCoreOutputs) -> IterationStats:
-        """An empty record for one step, with the requests that ended outside of any step."""
-        finished, self._ended_elsewhere = self._ended_elsewhere, []
-        return IterationStats(num_step_tokens=outputs.num_step_tokens, finished=finished)
+        """An empty record for one step."""
+        return IterationStats(num_step_tokens=outputs.num_step_tokens)
+
+    def _take_last_word(
+        self, output: EngineCoreOutput, timestamp: float, iteration: IterationStats
+    ) -> None:
+        """Settle the account of a request that ended here."""
+        if output.finish_reason is None:
+            return
+        ledger = self._parting.pop(output.request_id, None)
+        if ledger is not None:
+            iteration.num_generation_tokens += ledger.take(output, timestamp)
+            iteration.finished.append(ledger.finished_stats())
 
     def _measure(
         self,
@@ -158,23 +180,21 @@ class OutputProcessor:
         now: float,
         iteration: IterationStats,
     ) -> None:
-        num_new = len(output.new_token_ids)
-        metrics = state.metrics
-        metrics.num_preemptions = output.num_preemptions
-        if not num_new:
+        last_token_at, metrics = state.ledger.last_token_at, state.ledger.metrics
+        iteration.num_generation_tokens += state.ledger.take(output, timestamp)
+        if not output.new_token_ids:
             return
-        iteration.num_generation_tokens += num_new
-        metrics.num_generation_tokens += num_new
-        if state.last_token_at is None:
+        if last_token_at is None:
             num_prompt_tokens = len(state.prompt.prompt_token_ids)
             self.num_queued_tokens -= num_prompt_tokens
             iteration.num_prompt_tokens += num_prompt_tokens
             iteration.num_cached_tokens += output.num_cached_tokens
-            metrics.first_token_latency = now - metrics.arrival_time
-            iteration.time_to_first_tokens.append(metrics.first_token_latency)
+            latency = now - metrics.arrival_time
+            if metrics.first_token_latency is None:
+                metrics.first_token_latency = latency
+            iteration.time_to_first_tokens.append(latency)
         else:
-            iteration.inter_token_latencies.append(timestamp - state.last_token_at)
-        state.last_token_at = timestamp
+            iteration.inter_token_latencies.append(timestamp - last_token_at)
 
     # Ends other than by the core
 
@@ -201,6 +221,13 @@ class OutputProcessor:
             self._end_elsewhere(self._states[request_id], "abort")
         return live
 
+    def discard(self, request_ids: Iterable[str]) -> None:
+        """Forget requests that never reached the core, which will say nothing of them."""
+        for request_id in request_ids:
+            self._parting.pop(request_id, None)
+            if request_id in self._states:
+                self._forget(self._states[request_id])
+
     def ids_of(self, external_ids: Iterable[str]) -> list[str]:
         """The ids in the core of all live requests with these ids of the caller."""
         return [
@@ -212,8 +239,8 @@ class OutputProcessor:
     def fail_all(self, reason: str) -> None:
         """The engine cannot go on: every reader gets an EngineDeadError, nothing stays."""
         sinks = {id(state.sink): state.sink for state in self._states.values()}
-        for state in list(self._states.values()):
-            self._end_elsewhere(state, "error")
+        self.discard(list(self._states))
+        self._parting.clear()
         for sink in sinks.values():
             sink.fail(EngineDeadError(reason))
 
@@ -234,7 +261,8 @@ class OutputProcessor:
         return live
 
     def _end_elsewhere(self, state: RequestState, reason: str) -> None:
-        self._ended_elsewhere.append(_finished(state, reason, time.time(), None))
+        state.ledger.note_end(reason, time.time())
+        self._parting[state.request_id] = state.ledger
         self._forget(state)
 
     def _forget(self, state: RequestState) -> None:
@@ -243,32 +271,5 @@ class OutputProcessor:
         del same[state.request_id]
         if not same:
             del self._by_external_id[state.external_id]
-        if state.last_token_at is None:
+        if state.ledger.last_token_at is None:
             self.num_queued_tokens -= len(state.prompt.prompt_token_ids)
-
-
-def _finished(
-    state: RequestState, reason: str, now: float, times: RequestTimes | None
-) -> FinishedRequestStats:
-    """What is measured of a request that ends now. The core's times are known if it ended it."""
-    metrics = state.metrics
-    num_tokens = metrics.num_generation_tokens
-    metrics.e2e_latency = now - metrics.arrival_time
-    stats = FinishedRequestStats(
-        finish_reason=reason,
-        num_prompt_tokens=len(state.prompt.prompt_token_ids),
-        num_generation_tokens=num_tokens,
-        num_cached_tokens=state.num_cached_tokens or 0,
-        num_preemptions=metrics.num_preemptions,
-        max_tokens_param=state.max_tokens,
-        n_param=state.n,
-        e2e_latency=metrics.e2e_latency,
-    )
-    if times is not None:
-        stats.queue_time = metrics.queue_time = times.scheduled - times.queued
-        stats.prefill_time = metrics.prefill_time = times.first_token - times.scheduled
-        stats.decode_time = metrics.decode_time = times.last_token - times.first_token
-        stats.inference_time = times.last_token - times.scheduled
-        if num_tokens > 1:
-            stats.time_per_output_token = stats.decode_time / (num_tokens - 1)
-    return stats

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from headrace.engine.ledger import PartLedger
 from headrace.engine.logprobs import LogprobMaker, TokenText
 from headrace.engine.parallel_sampling import ParentRequest
 from headrace.inputs import EngineInput
@@ -37,19 +38,18 @@ class RequestState:
         prompt: as rendered.
         params: as the caller gave them.
         sink: where outputs go.
-        arrival_time: wall clock.
+        metrics: of the caller's request, shared by its n parts.
         detokenizer: None when the answer has no text.
         token_text: for log-probabilities; None without a tokenizer.
         stream_interval: tokens between two outputs; the first and the last are always given.
         parent, index: with n > 1, what it shares with its siblings, and which one it is.
-        keeps_metrics: whether outputs carry metrics.
     """
 
     __slots__ = (
         "_cumulative_logprob", "_has_sent", "_logprob_maker", "_logprobs",
         "_num_sent", "_prompt_logprobs", "_stream_interval", "_token_ids", "detokenizer",
-        "external_id", "index", "kind", "last_token_at", "max_tokens", "metrics", "n",
-        "num_cached_tokens", "parent", "prompt", "request_id", "sink",
+        "external_id", "index", "kind", "ledger", "num_cached_tokens", "parent", "prompt",
+        "request_id", "sink",
     )  # fmt: skip
 
     def __init__(
@@ -60,7 +60,7 @@ class RequestState:
         params: SamplingParams,
         sink: OutputSink,
         *,
-        arrival_time: float,
+        metrics: RequestMetrics,
         detokenizer: IncrementalDetokenizer | None,
         token_text: TokenText | None,
         stream_interval: int = 1,
@@ -71,15 +71,11 @@ class RequestState:
         self.external_id = external_id
         self.prompt = prompt
         self.kind = params.output_kind
-        self.n = params.n
-        self.max_tokens = params.max_tokens
         self.sink = sink
         self.parent = parent
         self.index = index
         self.detokenizer = detokenizer
-        self.metrics = RequestMetrics(arrival_time)
-        self.last_token_at: float | None = None
-        """Core clock; None until the first token."""
+        self.ledger = PartLedger(metrics, len(prompt.prompt_token_ids), params.max_tokens, params.n)
         self._token_ids: list[int] = [] if detokenizer is None else detokenizer.token_ids
         self._stream_interval = stream_interval
         self._num_sent = 0
@@ -177,5 +173,5 @@ class RequestState:
             is_finished,
             prompt_logprobs,
             self.num_cached_tokens,
-            self.metrics,
+            self.ledger.metrics,
         )

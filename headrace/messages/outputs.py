@@ -35,13 +35,25 @@ class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True, forbid_unknown
     """Rank of the chosen token in the vocabulary, from 1."""
 
 
-class RequestTimes(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """When things happened to a request, on the core's monotonic clock, in seconds."""
+class RequestLedger(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
+    """What a request has taken so far. Over all requests the counts add up to the counters of
+    `SchedulerStats`.
+
+    Times are on the core's monotonic clock, in seconds; what has not happened is put at the time
+    of the record.
+    """
 
     queued: float
     scheduled: float
     first_token: float
     last_token: float
+    num_prefill_tokens: int = 0
+    """Prompt tokens that were computed, each time anew after a preemption."""
+    num_cached_tokens: int = 0
+    """Prompt tokens that the prefix cache held when the request was first scheduled."""
+    num_output_tokens: int = 0
+    """Tokens that were generated, with those the caller never saw."""
+    num_preemptions: int = 0
 
 
 class EngineCoreOutput(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -59,10 +71,11 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, frozen=True, forbid_unkn
     num_cached_tokens: int = 0
     """Prompt tokens that came from the prefix cache; set on the first output."""
     num_preemptions: int = 0
-    times: RequestTimes | None = None
-    """Set on the last output."""
+    ledger: RequestLedger | None = None
+    """Set on the first output and on the last."""
     error: str | None = None
-    """With finish_reason ERROR: what went wrong, fit for the caller to read."""
+    """With finish_reason ERROR: what went wrong, fit for the caller to read. With TIMEOUT: why the
+    request was refused; None when it had been started."""
 
 
 class SchedulerStats(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -111,6 +124,8 @@ class CallResult(
     call_id: int
     value: Any = None
     error: str | None = None
+    error_type: str | None = None
+    """The class in `headrace.errors` to raise; None: EngineGenerateError."""
 
 
 class EngineDead(

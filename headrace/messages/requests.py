@@ -6,7 +6,7 @@ tokenizer: everything here is token ids and numbers.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -41,7 +41,10 @@ class EngineCoreRequest(
 class AbortRequests(
     msgspec.Struct, array_like=True, tag="abort", frozen=True, forbid_unknown_fields=True
 ):
-    """Forget these requests and free their blocks. Unknown ids are fine. Nothing is answered."""
+    """Forget these requests and free their blocks. Unknown ids are fine.
+
+    The others get a last output with finish_reason ABORT, which holds their ledger.
+    """
 
     request_ids: list[str]
 
@@ -55,6 +58,9 @@ class ResetPrefixCache(
 ):
     """Control verb: forget all cached prefixes. Result: bool, False while blocks are in use."""
 
+    reset_running_requests: bool = False
+    """Take the blocks of running requests too; they are computed again."""
+
 
 class GetDebugState(
     msgspec.Struct, array_like=True, tag="get_debug_state", frozen=True, forbid_unknown_fields=True
@@ -62,7 +68,102 @@ class GetDebugState(
     """Control verb: sizes of the core's internal maps, for leak checks. Result: dict[str, int]."""
 
 
-Verb: TypeAlias = ResetPrefixCache | GetDebugState
+PauseMode: TypeAlias = Literal["abort", "wait", "keep"]
+"""What becomes of requests under way: ended, finished first, or stopped until resumed."""
+
+
+class Pause(msgspec.Struct, array_like=True, tag="pause", frozen=True, forbid_unknown_fields=True):
+    """Control verb: schedule nothing more. New requests are queued. Result: bool, False when it was
+    resumed before what was under way had finished (mode `wait`)."""
+
+    mode: PauseMode = "abort"
+    clear_cache: bool = True
+
+
+class Resume(
+    msgspec.Struct, array_like=True, tag="resume", frozen=True, forbid_unknown_fields=True
+):
+    """Control verb: undo Pause."""
+
+
+class Sleep(msgspec.Struct, array_like=True, tag="sleep", frozen=True, forbid_unknown_fields=True):
+    """Control verb: pause, and give memory back. Result: as Pause.
+
+    Level 0 keeps everything, 1 gives back the KV cache, 2 the weights too.
+    """
+
+    level: int = 1
+    mode: PauseMode = "abort"
+
+
+class WakeUp(
+    msgspec.Struct, array_like=True, tag="wake_up", frozen=True, forbid_unknown_fields=True
+):
+    """Control verb: take back what sleeps: weights, kv_cache, scheduling; None is all of it.
+
+    Result: bool, whether nothing sleeps any more.
+    """
+
+    tags: list[str] | None = None
+
+
+class ReleaseKVCache(
+    msgspec.Struct, array_like=True, tag="release_kv_cache", frozen=True, forbid_unknown_fields=True
+):
+    """Control verb: give back the memory of the KV cache, while level 0 sleeps."""
+
+
+class GetControlState(
+    msgspec.Struct,
+    array_like=True,
+    tag="get_control_state",
+    frozen=True,
+    forbid_unknown_fields=True,
+):
+    """Control verb. Result: dict: is_paused, is_sleeping, is_profiling: bool."""
+
+
+class StartProfile(
+    msgspec.Struct, array_like=True, tag="start_profile", frozen=True, forbid_unknown_fields=True
+):
+    """Control verb: profile the steps to come into the engine's folder for it."""
+
+    prefix: str | None = None
+    delay_iterations: int = 0
+    max_iterations: int | None = None
+
+
+class StopProfile(
+    msgspec.Struct, array_like=True, tag="stop_profile", frozen=True, forbid_unknown_fields=True
+):
+    """Control verb: write what was profiled. Result: list[str], the files."""
+
+
+class CallWorkers(
+    msgspec.Struct, array_like=True, tag="call_workers", frozen=True, forbid_unknown_fields=True
+):
+    """Control verb: a method of the worker's table, or a function of the model's. Result: a list
+    with what each worker gave."""
+
+    method: str
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    on_model: bool = False
+
+
+Verb: TypeAlias = (
+    ResetPrefixCache
+    | GetDebugState
+    | Pause
+    | Resume
+    | Sleep
+    | WakeUp
+    | ReleaseKVCache
+    | GetControlState
+    | StartProfile
+    | StopProfile
+    | CallWorkers
+)
 
 
 class Call(msgspec.Struct, array_like=True, tag="call", frozen=True, forbid_unknown_fields=True):

@@ -116,6 +116,11 @@ class NativeOps:
         shape = (num_blocks, block_size, heads.num_kv_heads, heads.head_dim)
         return [self._home.make_cache(*shape, dtype) for _ in range(num_layers)]
 
+    def release_kv_caches(self, caches: Sequence[_native.KvCache]) -> None:
+        """Zero the caches by giving their memory back."""
+        for cache in caches:
+            cache.release()
+
     def compile(
         self, forward: Callable[[], Array], logits: Callable[[Array], Array], *,
         hidden_size: int, vocab_size: int, max_num_tokens: int,

@@ -140,6 +140,13 @@ class Ops(Protocol):
         """
         ...
 
+    def release_kv_caches(self, caches: Sequence[KVCache]) -> None:
+        """Forget all keys and values; their memory goes back until blocks are written again.
+
+        Not while a forward runs.
+        """
+        ...
+
     def compile(
         self, forward: Callable[[], Array], logits: Callable[[Array], Array], *,
         hidden_size: int, vocab_size: int, max_num_tokens: int,

@@ -56,7 +56,7 @@ class TorchLinear:
         return sums.float() * (x_scales[:, None] * self.scales)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TorchCache:
     """Keys and values of one layer, each [num_blocks, num_kv_heads, block_size, D]."""
 
@@ -166,6 +166,12 @@ class TorchOps:
             TorchCache(torch.zeros(shape, **kind), torch.zeros(shape, **kind))
             for _ in range(num_layers)
         ]
+
+    def release_kv_caches(self, caches: Sequence[TorchCache]) -> None:
+        """Zero the caches. On a CPU new zeros take memory only once they are written to."""
+        for cache in caches:
+            cache.keys = torch.zeros_like(cache.keys)
+            cache.values = torch.zeros_like(cache.values)
 
     def compile(
         self, forward: Callable[[], Array], logits: Callable[[Array], Array], *,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from typing import Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 from headrace.config.engine import EngineConfig
 from headrace.messages.startup import EngineReady
@@ -22,6 +22,22 @@ class Executor(Protocol):
 
     def execute(self, order: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step. A fault of a single request comes back in `errors`, not as an exception."""
+        ...
+
+    def release_kv_cache(self) -> None:
+        """Give back the memory of the KV cache: what it held is lost, blocks can be used again."""
+        ...
+
+    def call_worker(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Call an entry of the worker's table of methods.
+
+        Raises:
+            ValidationError: no such entry, or arguments it does not take.
+        """
+        ...
+
+    def call_model(self, function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The same with the table of functions of the model."""
         ...
 
     def shutdown(self) -> None:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
 from headrace.config.engine import EngineConfig
 from headrace.layers.loader import Loader
 from headrace.logger import make_logger
@@ -15,9 +20,16 @@ from headrace.worker.executor import OnStage
 from headrace.worker.input_batch import InputBatch
 from headrace.worker.memory import available_memory, block_bytes, memory_table, plan_kv_cache
 from headrace.worker.model_runner import ModelRunner
+from headrace.worker.rpc import MODEL_FUNCTIONS, Function, call_entry, model_layout
 from headrace.worker.sampler import Sampler
 
 logger = make_logger(__name__)
+
+WORKER_METHODS: dict[str, Function] = {
+    "model_layout": lambda worker: model_layout(worker.model),
+    "sizes": lambda worker: msgspec.to_builtins(worker.ready),
+}
+"""name -> method of the worker, for `collective_rpc`."""
 
 
 class UniProcExecutor:
@@ -53,7 +65,9 @@ class UniProcExecutor:
             ),
             available_memory(),
         )
-        caches = ops.make_kv_caches(
+        self.model = model
+        self._ops = ops
+        self._caches = caches = ops.make_kv_caches(
             model.num_layers, plan.num_blocks, plan.block_size, heads, config.cache.kv_cache_dtype
         )
         executable = ops.compile(
@@ -87,6 +101,18 @@ class UniProcExecutor:
     def execute(self, order: SchedulerOutput) -> ModelRunnerOutput:
         """See Executor."""
         return self._runner.execute(order)
+
+    def release_kv_cache(self) -> None:
+        """See Executor."""
+        self._ops.release_kv_caches(self._caches)
+
+    def call_worker(self, method: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """See Executor."""
+        return call_entry(WORKER_METHODS, self, method, args, kwargs)
+
+    def call_model(self, function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """See Executor."""
+        return call_entry(MODEL_FUNCTIONS, self.model, function, args, kwargs)
 
     def shutdown(self) -> None:
         """See Executor. Memory goes with the object."""

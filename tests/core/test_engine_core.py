@@ -92,7 +92,7 @@ def test_bad_request_between_good_ones_ends_alone(kind: str) -> None:
     assert output.new_token_ids == []
     assert output.error is not None
     assert text in output.error
-    assert output.times is not None
+    assert output.ledger is not None
     assert {i: o[-1].finish_reason for i, o in outputs.items()} == {
         "before": FinishReason.LENGTH,
         "after": FinishReason.LENGTH,
@@ -135,7 +135,7 @@ def test_refusal_alone_is_work_but_runs_no_step() -> None:
     core = make_core(executor)
     core.add_request(make_core_request("bad", []))
     assert core.has_work()
-    assert debug_state(core)["refused_outputs"] == 1
+    assert debug_state(core)["answers"] == 1
     assert [o.request_id for o in core.step().outputs] == ["bad"]
     assert not core.has_work()
     assert executor.orders == []
@@ -179,10 +179,10 @@ def test_step_without_work_is_idle() -> None:
     core = make_core()
     assert not core.has_work()
     assert core.step().outputs == []
-    assert core.executor.orders == []  # type: ignore[attr-defined]
+    assert core.control.executor.orders == []  # type: ignore[union-attr]
 
 
-def test_abort_answers_nothing_and_frees_everything() -> None:
+def test_abort_gives_a_last_output_and_frees_everything() -> None:
     executor = RecordingExecutor()
     core = make_core(executor)
     for number in range(8):
@@ -190,7 +190,15 @@ def test_abort_answers_nothing_and_frees_everything() -> None:
     core.step()
     assert core.live_request_ids() == [str(number) for number in range(8)]
     core.abort_requests([*core.live_request_ids(), "unknown"])
-    assert run(core) == {}
+    outputs = run(core)
+    assert set(outputs) == {str(number) for number in range(8)}
+    for [output] in outputs.values():
+        assert (output.finish_reason, output.new_token_ids) == (FinishReason.ABORT, [])
+    ledgers = [output.ledger for [output] in outputs.values() if output.ledger is not None]
+    assert len(ledgers) == 8
+    stats = core.scheduler.stats()
+    assert sum(ledger.num_prefill_tokens for ledger in ledgers) == stats.prompt_tokens > 0
+    assert sum(ledger.num_output_tokens for ledger in ledgers) == stats.generation_tokens
     assert executor.known_ids == set()
     state = debug_state(core)
     state.pop("cached_blocks")

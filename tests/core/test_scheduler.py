@@ -9,7 +9,7 @@ import pytest
 from headrace.config.engine import CacheConfig, SchedulerConfig
 from headrace.core.scheduler import Scheduler
 from headrace.errors import ConfigError, ValidationError
-from headrace.messages.outputs import EngineCoreOutput, FinishReason
+from headrace.messages.outputs import EngineCoreOutput, FinishReason, RequestLedger
 from headrace.messages.step import SchedulerOutput
 from tests.fakes import RecordingExecutor, make_core_request, prompt_entry
 
@@ -606,22 +606,16 @@ def test_seed_given_to_one_request_leaves_those_of_the_others_alone() -> None:
     assert drawn[0] == drawn[1]
 
 
-def test_times_come_with_the_last_output() -> None:
+def test_ledger_comes_with_the_first_and_the_last_output() -> None:
     rig = Rig(max_num_batched_tokens=4)
     rig.time = 1.0
-    rig.add("a", [1] * 8, max_tokens=2)
-    for rig.time in (2.0, 3.0, 4.0):
+    rig.add("a", [1] * 8, max_tokens=3)
+    for rig.time in (2.0, 3.0, 4.0, 5.0):
         rig.step()
-    first, last = rig.outputs["a"]
-    assert first.times is None
-    assert last.times is not None
-    times = last.times
-    assert (times.queued, times.scheduled, times.first_token, times.last_token) == (
-        1.0,
-        2.0,
-        3.0,
-        4.0,
-    )
+    first, between, last = rig.outputs["a"]
+    assert first.ledger == RequestLedger(1.0, 2.0, 3.0, 3.0, 8, 0, 1, 0)
+    assert between.ledger is None
+    assert last.ledger == RequestLedger(1.0, 2.0, 3.0, 5.0, 8, 0, 3, 0)
 
 
 def test_times_that_never_came_are_those_of_the_end() -> None:
@@ -630,7 +624,7 @@ def test_times_that_never_came_are_those_of_the_end() -> None:
     rig.add("a", [1])
     rig.time = 7.0
     rig.step()
-    times = rig.outputs["a"][0].times
+    times = rig.outputs["a"][0].ledger
     assert times is not None
     assert (times.queued, times.first_token, times.last_token) == (0.0, 7.0, 7.0)
 

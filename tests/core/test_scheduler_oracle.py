@@ -195,11 +195,15 @@ class Drill:
         """All outputs of a finished request, against a run of it alone and unhindered."""
         source, outputs = self.sources[request_id], self.outputs[request_id]
         *before, last = outputs
-        assert all(o.finish_reason is None and o.times is None for o in before)
-        assert last.times is not None
-        times = last.times
+        assert all(o.finish_reason is None for o in before)
+        assert all(o.ledger is None for o in before[1:])
+        assert last.ledger is not None
+        times = last.ledger
         assert times.queued <= times.scheduled <= times.first_token <= times.last_token
         tokens = [token for o in outputs for token in o.new_token_ids]
+        assert times.num_output_tokens == len(tokens)
+        assert outputs[0].ledger is not None
+        assert outputs[0].ledger.num_output_tokens == len(outputs[0].new_token_ids)
         assert all(o.num_cached_tokens == 0 and o.prompt_logprobs is None for o in outputs[1:])
         if last.finish_reason is FinishReason.ERROR:
             assert last.error == "the fake fails it"

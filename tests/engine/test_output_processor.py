@@ -12,7 +12,7 @@ from headrace.messages.outputs import (
     EngineCoreOutput,
     EngineCoreOutputs,
     FinishReason,
-    RequestTimes,
+    RequestLedger,
     SchedulerStats,
     TokenLogprobs,
 )
@@ -25,7 +25,7 @@ from headrace.text.tokenizer import Tokenizer
 from tests.engine.fakes import make_config
 
 CUMULATIVE, DELTA, FINAL_ONLY = RequestOutputKind
-EMPTY = {"states": 0, "external_ids": 0, "queued_tokens": 0}
+EMPTY = {"states": 0, "external_ids": 0, "parting": 0, "queued_tokens": 0}
 
 
 class Sink:
@@ -66,6 +66,12 @@ class Bench:
         output = EngineCoreOutput(self.requests[index].request_id, ids, **fields)
         self.clock += 0.5
         return self.processor.process([output], self.clock, self.iteration)
+
+    def part(self, ids: list[str] | None = None, **fields: Any) -> None:
+        """The core's last word about requests that ended here."""
+        for request_id in ids or [request.request_id for request in self.requests]:
+            output = EngineCoreOutput(request_id, [], finish_reason=FinishReason.ABORT, **fields)
+            self.processor.process([output], self.clock, self.iteration)
 
     def texts(self) -> list[str]:
         return [answer.text for output in self.sink.outputs for answer in output.outputs]
@@ -147,6 +153,8 @@ def test_stop_string_over_several_tokens_ends_the_request_in_the_core(
     assert (last.outputs[0].finish_reason, last.outputs[0].stop_reason) == ("stop", "END")
     assert last.finished
     assert bench.give("more") == []
+    assert bench.processor.debug_state() == {**EMPTY, "parting": 1}
+    bench.part()
     assert bench.processor.debug_state() == EMPTY
 
 
@@ -322,6 +330,7 @@ def test_abort_by_the_callers_id_gives_the_rest_and_abort(
         for answer in output.outputs:
             texts[answer.index] = texts[answer.index] * (kind is DELTA) + answer.text
     assert texts == {0: "xE", 1: ""}
+    bench.part(ended)
     assert bench.processor.debug_state() == EMPTY
     assert bench.processor.abort(["a"]) == []
 
@@ -332,6 +341,7 @@ def test_release_forgets_and_says_what_was_live(tokenizer: Tokenizer) -> None:
     bench.give("x", 0, finish_reason=FinishReason.LENGTH)
     assert bench.processor.release(ids) == [ids[1]]
     assert bench.processor.release(ids) == []
+    bench.part()
     assert bench.processor.debug_state() == EMPTY
     assert len(bench.sink.outputs) == 1
 
@@ -358,8 +368,8 @@ def test_measurements_of_a_request_are_complete(tokenizer: Tokenizer) -> None:
     bench.give("h", num_cached_tokens=2)
     assert bench.processor.num_queued_tokens == 0
     bench.give("i", num_preemptions=1)
-    times = RequestTimes(queued=1.0, scheduled=2.0, first_token=4.0, last_token=10.0)
-    bench.give("!", finish_reason=FinishReason.LENGTH, times=times, num_preemptions=1)
+    ledger = RequestLedger(1.0, 2.0, 4.0, 10.0, 5, 2, 3, 1)
+    bench.give("!", finish_reason=FinishReason.LENGTH, ledger=ledger, num_preemptions=1)
     iteration = bench.iteration
     assert iteration.num_generation_tokens == 3
     assert (iteration.num_prompt_tokens, iteration.num_cached_tokens) == (3, 2)
@@ -374,15 +384,26 @@ def test_measurements_of_a_request_are_complete(tokenizer: Tokenizer) -> None:
     assert (finished.inference_time, finished.time_per_output_token) == (8.0, 3.0)
     metrics = bench.sink.outputs[-1].metrics
     assert metrics is not None
-    assert (metrics.queue_time, metrics.num_generation_tokens) == (1.0, 3)
+    assert (metrics.queue_time, metrics.prefill_time, metrics.decode_time) == (1.0, 2.0, 6.0)
+    assert (metrics.num_prefill_tokens, metrics.num_cached_tokens) == (5, 2)
+    assert (metrics.num_generation_tokens, metrics.num_preemptions) == (3, 1)
     assert bench.sink.outputs[-1].num_cached_tokens == 2
 
 
-def test_requests_let_go_are_counted_as_aborted_with_the_next_step(tokenizer: Tokenizer) -> None:
+def test_requests_let_go_are_counted_once_the_core_has_told_of_them(tokenizer: Tokenizer) -> None:
     bench = Bench(tokenizer, n=2)
+    bench.give("h", 0, ledger=RequestLedger(1.0, 2.0, 100.5, 100.5, 3, 0, 1, 0))
     bench.processor.release([request.request_id for request in bench.requests])
     step = EngineCoreOutputs([], SchedulerStats(), 1.0, 5)
-    iteration = bench.processor.start_iteration(step)
-    assert [one.finish_reason for one in iteration.finished] == ["abort", "abort"]
-    assert iteration.num_step_tokens == 5
-    assert bench.processor.start_iteration(step).finished == []
+    assert bench.processor.start_iteration(step) == IterationStats(num_step_tokens=5)
+    assert bench.iteration.finished == []
+    [metrics] = [output.metrics for output in bench.sink.outputs]
+    assert metrics is not None
+    assert (metrics.num_prefill_tokens, metrics.num_generation_tokens) == (3, 1)
+    bench.part(ledger=RequestLedger(1.0, 2.0, 100.5, 102.5, 3, 0, 4, 1))
+    assert [one.finish_reason for one in bench.iteration.finished] == ["abort", "abort"]
+    assert [one.decode_time for one in bench.iteration.finished] == [2.0, 2.0]
+    # Both children's accounts are in, with what was generated while nobody listened.
+    assert (metrics.num_prefill_tokens, metrics.num_generation_tokens) == (6, 8)
+    assert (metrics.num_preemptions, metrics.decode_time) == (2, 2.0)
+    assert bench.iteration.num_generation_tokens == 8

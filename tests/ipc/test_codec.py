@@ -16,7 +16,7 @@ from headrace.messages.outputs import (
     EngineCoreOutputs,
     EngineDead,
     FinishReason,
-    RequestTimes,
+    RequestLedger,
     SchedulerStats,
     TokenLogprobs,
 )
@@ -57,7 +57,7 @@ OUTPUTS = [
             EngineCoreOutput("a", [1]),
             EngineCoreOutput(
                 "b", [2, 3], FinishReason.STOP, 3, [TokenLogprobs([2, 9], [-0.1, -2.0], 1)],
-                [TokenLogprobs([1], [-1.0], 4)], 16, 1, RequestTimes(1.0, 2.0, 3.0, 4.0),
+                [TokenLogprobs([1], [-1.0], 4)], 16, 1, RequestLedger(1.0, 2.0, 3.0, 4.0),
             ),
             EngineCoreOutput("c", [], FinishReason.ERROR, error="so it goes"),
         ],
