@@ -22,6 +22,25 @@ class TokensPrompt(TypedDict):
     cache_salt: NotRequired[str]
 
 
+class EncoderDecoderPrompt(TypedDict):
+    """Two prompts, for models with an encoder and a decoder."""
+
+    encoder_prompt: str | list[int] | TextPrompt | TokensPrompt
+    decoder_prompt: str | list[int] | TextPrompt | TokensPrompt | None
+
+
+class StreamingInput(msgspec.Struct, frozen=True):
+    """A piece of a prompt that comes in pieces (an asynchronous generator of them is the prompt).
+
+    The model answers after each piece, and goes on from what it has said.
+    """
+
+    prompt: Any
+    """A PromptType."""
+    sampling_params: Any = None
+    """SamplingParams for the answer to this piece; None: those of the request."""
+
+
 PromptType: TypeAlias = str | list[int] | TextPrompt | TokensPrompt
 ChatMessage: TypeAlias = dict[str, Any]
 
@@ -32,3 +51,5 @@ class EngineInput(msgspec.Struct, frozen=True):
     prompt_token_ids: list[int]
     prompt: str | None = None
     cache_salt: str | None = None
+    prompt_embeds: bytes | None = None
+    """Rows that stand for the tokens, float32 [num_tokens, hidden_size]; the ids are then zeros."""

@@ -21,7 +21,7 @@ def make_llm(args: EngineArgs) -> LLM:
 def vocabulary_of(llm: LLM, *, has_tokenizer: bool) -> Vocabulary:
     """Tokens for random prompts: none special, none that ends an answer."""
     model = llm.model_config
-    tokenizer = llm.get_tokenizer() if has_tokenizer else None
+    tokenizer = llm.llm_engine.tokenizer if has_tokenizer else None
     return Vocabulary(tokenizer, model.vocab_size, frozenset(model.eos_token_ids))
 
 

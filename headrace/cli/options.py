@@ -49,7 +49,7 @@ def options_of(*records: type) -> list[Option]:
     for record in records:
         for item in dataclasses.fields(record):
             data = dict(item.metadata)
-            if not data["cli"]:
+            if not data.get("cli"):
                 continue
             default = item.default
             if item.default_factory is not dataclasses.MISSING:

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self
 
+from headrace.config.foreign import ForeignArgs
+
 
 def option(
     default: Any,
@@ -56,7 +58,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 @dataclass
-class EngineArgs:
+class EngineArgs(ForeignArgs):
     """The options of one engine; None means: decide for me.
 
     Raises:
@@ -229,6 +231,14 @@ class EngineArgs:
     stats_interval: float = option(
         10.0, "Seconds between two lines of measurements in the log.", group="Observability"
     )
+    profiler_dir: str | None = option(
+        None, "Folder for profiles of the engine core; without it none can be taken.",
+        group="Observability",
+    )  # fmt: skip
+    profiler_config: dict[str, Any] = option(  # noqa: RUF009 - a fresh copy
+        {}, "Only the key `dir` (or torch_profiler_dir): the same as profiler_dir.",
+        group="Observability", cli=False,
+    )  # fmt: skip
     ready_timeout: float = option(600.0, "Seconds the engine may take to start.", group="Lifecycle")
     shutdown_timeout: float = option(
         30.0, "Seconds running requests get to finish after SIGTERM; 0 aborts them at once.",
@@ -245,6 +255,11 @@ class EngineArgs:
     tensor_parallel_size: int = option(1, "Only 1.", group="Device", cli=False)
     pipeline_parallel_size: int = option(1, "Only 1.", group="Device", cli=False)
     data_parallel_size: int = option(1, "Only 1.", group="Device", cli=False)
+    worker_cls: str | type = option(  # noqa: RUF009 - a plain value
+        "auto",
+        "Import path (package.module:Class) of an Executor to run the model with.",
+        group="Device", cli=False,
+    )  # fmt: skip
     swap_space: float | None = option(
         None, "Deprecated and without effect: preempted requests are recomputed.",
         group="Cache", cli=False,
@@ -264,6 +279,7 @@ class EngineArgs:
     def __post_init__(self) -> None:
         self.served_model_name = self.served_model_name or []
         self.hf_overrides = self.hf_overrides or {}
+        self.profiler_config = self.profiler_config or {}
         self.logits_processors = list(self.logits_processors or [])
         self.override_generation_config = self.override_generation_config or {}
         if self.swap_space is not None:

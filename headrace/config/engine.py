@@ -121,6 +121,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     front: FrontConfig = FrontConfig()
     logits_processors: list[str] = []
     """Import paths of the operator's own; see logits_processor.py."""
+    executor: str | None = None
+    """Import path of what runs the model instead of our own; called with the settings and an
+    OnStage."""
     profiler_dir: str | None = None
     """Folder that profiles of the core are written to; None: none can be taken."""
     reasons: dict[str, str] = {}

@@ -20,6 +20,7 @@ from headrace.config.engine import (
     ModelFacts,
     SchedulerConfig,
 )
+from headrace.config.foreign import check_foreign
 from headrace.errors import ConfigError
 from headrace.import_path import import_path_of
 
@@ -66,16 +67,37 @@ def resolve(args: EngineArgs, facts: ModelFacts) -> EngineConfig:
         logits_processors=[
             import_path_of("logits_processors", one) for one in args.logits_processors
         ],
+        profiler_dir=_profiler_dir(args),
+        executor=None
+        if args.worker_cls == "auto"
+        else import_path_of("worker_cls", args.worker_cls),
     )
 
 
+def _profiler_dir(args: EngineArgs) -> str | None:
+    config = dict(args.profiler_config)
+    kind = config.pop("profiler", None)
+    given = [config.pop(key) for key in ("dir", "torch_profiler_dir") if key in config]
+    if config or kind not in (None, "torch", "cprofile"):
+        raise ConfigError(
+            f"profiler_config: only the key dir has an effect, got {args.profiler_config!r}"
+        )
+    return args.profiler_dir if not given else str(given[0])
+
+
 def _refuse_what_is_not_offered(args: EngineArgs) -> None:
+    check_foreign(args)
     if args.trust_remote_code:
         raise ConfigError(
             "trust_remote_code=True is refused: headrace never runs code that comes with a model; "
             "leave it out and use a model family that headrace knows"
         )
-    for name in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"):
+    if args.data_parallel_size != 1:
+        raise ConfigError(
+            f"data_parallel_size={args.data_parallel_size!r}: one process runs one engine; start "
+            "an engine per process and share the prompts out, as examples/data_parallel.py does"
+        )
+    for name in ("tensor_parallel_size", "pipeline_parallel_size"):
         if getattr(args, name) != 1:
             raise ConfigError(f"{name} must be 1: this version runs one engine on one machine")
 

@@ -10,13 +10,15 @@ import time
 import weakref
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from functools import partial
 from types import TracebackType
+from typing import Any
 
 from headrace.config.args import EngineArgs
-from headrace.config.engine import EngineConfig
+from headrace.config.engine import EngineConfig, ModelConfig
 from headrace.engine.admission import Admission
+from headrace.engine.control_verbs import AsyncControlVerbs
 from headrace.engine.core_client import AsyncEngineCoreClient, make_client
 from headrace.engine.event_loop import running_loop
 from headrace.engine.front import make_front, release, submit
@@ -24,11 +26,18 @@ from headrace.engine.input_processor import check_types
 from headrace.engine.launch import EXECUTOR_FACTORY, OnStage
 from headrace.engine.output_collector import RequestOutputCollector
 from headrace.engine.output_task import OutputTask
+from headrace.engine.request_options import (
+    Tokenization,
+    check_options,
+    take_core_request,
+    with_text,
+)
 from headrace.engine.setup import make_engine_config
+from headrace.engine.streaming_input import stream_pieces
 from headrace.errors import EngineDeadError, EngineGenerateError, HeadraceError, UnsupportedError
-from headrace.inputs import EngineInput, PromptType
+from headrace.inputs import EngineInput, PromptType, StreamingInput
 from headrace.messages.outputs import SchedulerStats
-from headrace.messages.requests import GetDebugState, ResetPrefixCache
+from headrace.messages.requests import EngineCoreRequest, GetDebugState, Verb
 from headrace.metrics.stats import StatLogger
 from headrace.outputs import RequestOutput
 from headrace.sampling_params import SamplingParams
@@ -36,11 +45,12 @@ from headrace.text.tokenizer import Tokenizer
 
 INLINE_CHARACTERS = 2000
 """Texts longer than this are tokenised beside the event loop, not on it."""
+DRAIN_POLL_SECONDS = 0.02
 IDLE_SILENCE_SECONDS = 15.0
 """A core with nothing to do speaks every second; after this long without a word it is stuck."""
 
 
-class AsyncLLM:
+class AsyncLLM(AsyncControlVerbs):
     """An engine with its core in a process of its own. See EngineClient.
 
     ```python
@@ -109,10 +119,15 @@ class AsyncLLM:
         cls,
         engine_args: EngineArgs,
         start_engine_loop: bool = True,
+        usage_context: object = None,
         stat_loggers: Sequence[StatLogger] | None = None,
         on_stage: OnStage | None = None,
     ) -> AsyncLLM:
-        """Find the model, decide all settings, start the engine."""
+        """Find the model, decide all settings, start the engine.
+
+        Args:
+            usage_context: either value: nothing is ever reported to anybody.
+        """
         return cls(
             make_engine_config(engine_args),
             start_engine_loop=start_engine_loop,
@@ -125,13 +140,26 @@ class AsyncLLM:
     async def add_request(
         self,
         request_id: str,
-        prompt: PromptType | EngineInput,
+        prompt: PromptType | EngineInput | EngineCoreRequest,
         params: SamplingParams,
-        *,
-        priority: int = 0,
         arrival_time: float | None = None,
+        lora_request: object = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        trace_headers: Mapping[str, str] | None = None,
+        priority: int = 0,
+        data_parallel_rank: int | None = None,
+        session_id: str | None = None,
+        prompt_text: str | None = None,
+        reasoning_ended: bool | None = None,
+        reasoning_parser_kwargs: Mapping[str, Any] | None = None,
+        kv_hints: object = None,
     ) -> RequestOutputCollector:
         """Check everything that can be known now, then queue the request.
+
+        Args:
+            tokenization_kwargs: see Tokenization.
+            prompt_text: the text that ids are said to come from.
+            session_id, reasoning_ended, reasoning_parser_kwargs, kv_hints: hints without effect.
 
         Raises:
             TypeError: the id is no string, or the parameters are no SamplingParams.
@@ -140,11 +168,19 @@ class AsyncLLM:
         """
         check_types(request_id, params)
         self._raise_if_dead()
+        check_options(
+            lora_request=lora_request,
+            trace_headers=trace_headers,
+            data_parallel_rank=data_parallel_rank,
+        )
+        how = Tokenization.from_kwargs(tokenization_kwargs)
+        request_id, prompt = take_core_request(request_id, prompt)
         arrival_time = time.time() if arrival_time is None else arrival_time
         with self.admit(params.n):
             self._outputs.ensure_running()
             if not isinstance(prompt, EngineInput):
-                prompt = await self._render(prompt)
+                prompt = await self._render(prompt, how)
+        prompt = with_text(prompt, prompt_text)
         request = self._front.input_processor.process(
             request_id, prompt, params, priority=priority, arrival_time=arrival_time
         )
@@ -158,20 +194,50 @@ class AsyncLLM:
 
     async def generate(
         self,
-        prompt: PromptType | EngineInput,
+        prompt: PromptType | EngineInput | EngineCoreRequest | AsyncGenerator[StreamingInput, None],
         sampling_params: SamplingParams,
         request_id: str,
         *,
+        prompt_text: str | None = None,
+        lora_request: object = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
+        data_parallel_rank: int | None = None,
+        session_id: str | None = None,
+        kv_hints: object = None,
+        reasoning_ended: bool | None = None,
+        reasoning_parser_kwargs: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """add_request and iterate. Leaving early (cancelled, closed, failed) aborts the request.
+
+        Args:
+            prompt: also an asynchronous generator of StreamingInput, for a prompt in pieces.
 
         Raises:
             EngineDeadError: the core ended.
             EngineGenerateError: this request failed.
-            And what `add_request` raises.
+            And what `add_request` raises, and what the caller's own generator raises.
         """
-        stream = await self.add_request(request_id, prompt, sampling_params, priority=priority)
+        add = partial(
+            self.add_request,
+            request_id,
+            lora_request=lora_request,
+            tokenization_kwargs=tokenization_kwargs,
+            trace_headers=trace_headers,
+            priority=priority,
+            data_parallel_rank=data_parallel_rank,
+        )
+        if isinstance(prompt, AsyncGenerator):
+            if reasoning_ended is not None or reasoning_parser_kwargs is not None:
+                raise UnsupportedError("a prompt in pieces cannot be parsed for reasoning")
+            how = Tokenization.from_kwargs(tokenization_kwargs)
+            render = partial(self._render, how=how)
+            async with aclosing(stream_pieces(prompt, sampling_params, render, add)) as outputs:
+                async for output in outputs:
+                    yield output
+            return
+        stream = await add(prompt, sampling_params, prompt_text=prompt_text)
         try:
             async for output in stream:
                 yield output
@@ -182,20 +248,30 @@ class AsyncLLM:
         finally:
             await stream.aclose()
 
-    async def abort(self, request_id: str | Iterable[str]) -> None:
-        """End every live request with this id of the caller; its reader gets `abort`."""
-        external_ids = [request_id] if isinstance(request_id, str) else request_id
-        ended = self._front.output_processor.abort(external_ids)
+    def encode(
+        self, prompt: PromptType, pooling_params: object, request_id: str, **options: Any
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Raises UnsupportedError: models generate text here."""
+        raise UnsupportedError("this model generates text; it has no pooling")
+
+    async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:
+        """End every live request with this id of the caller; its reader gets `abort`.
+
+        Args:
+            internal: they are ids in the core.
+        """
+        ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        ended = self._front.output_processor.abort(ids, internal=internal)
         if ended:
             self._client.abort_requests(ended)
 
-    async def _render(self, prompt: PromptType) -> EngineInput:
+    async def _render(self, prompt: Any, how: Tokenization) -> EngineInput:
         """Tokenise; a long text beside the event loop."""
         text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+        render = partial(how.render, self.renderer, prompt, self.max_model_len)
         if not isinstance(text, str) or len(text) <= INLINE_CHARACTERS:
-            return self.renderer.render_prompt(prompt)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._tokenizing, self.renderer.render_prompt, prompt)
+            return render()
+        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, render)
 
     # State and control
 
@@ -210,6 +286,11 @@ class AsyncLLM:
     def is_running(self) -> bool:
         """Whether requests can be served."""
         return not self.errored
+
+    @property
+    def is_stopped(self) -> bool:
+        """The contrary of is_running."""
+        return self.errored
 
     @property
     def errored(self) -> bool:
@@ -231,11 +312,46 @@ class AsyncLLM:
         """Requests queued or running, and those being tokenised; with n > 1 each counts."""
         return self._front.output_processor.num_unfinished + self._num_rendering
 
-    def check_admission(self, n: int = 1) -> None:
+    @property
+    def model_config(self) -> ModelConfig:
+        """Facts about the model."""
+        return self.config.model
+
+    async def get_tokenizer(self) -> Tokenizer:
+        """Raises UnsupportedError with skip_tokenizer_init."""
+        return self.tokenizer
+
+    def get_num_unfinished_requests(self) -> int:
+        """Requests queued or running, and those being tokenised; with n > 1 each counts."""
+        return self.num_unfinished_requests
+
+    def get_num_queued_tokens(self) -> int:
+        """Prompt tokens of requests without a first token."""
+        return self._front.output_processor.num_queued_tokens
+
+    def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
         """Raise AdmissionError when n more requests would pass the queue limits."""
-        self._admission.check(
-            n, self.num_unfinished_requests, self._front.output_processor.num_queued_tokens
-        )
+        self._admission.check(n, self.num_unfinished_requests, self.get_num_queued_tokens())
+
+    async def wait_for_requests_to_drain(self, drain_timeout: float = 300.0) -> None:
+        """Wait until no request is live; new ones are let in meanwhile.
+
+        Raises:
+            TimeoutError: some still are after drain_timeout seconds. EngineDeadError.
+        """
+        async with asyncio.timeout(drain_timeout):
+            while self.num_unfinished_requests:
+                self._raise_if_dead()
+                await asyncio.sleep(DRAIN_POLL_SECONDS)
+
+    async def do_log_stats(self) -> None:
+        """Let the stat loggers speak now."""
+        self._front.stats.log()
+
+    async def call(self, verb: Verb) -> Any:
+        """Carry out a control verb; see its record."""
+        self._outputs.ensure_running()
+        return await self._client.call(verb)
 
     @contextmanager
     def admit(self, n: int = 1) -> Iterator[None]:
@@ -260,15 +376,9 @@ class AsyncLLM:
         if limit and silence > limit:
             raise EngineDeadError(f"the engine core has given no sign of life for {silence:.0f} s")
 
-    async def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False while blocks are in use."""
-        self._outputs.ensure_running()
-        return bool(await self._client.call(ResetPrefixCache()))
-
     async def debug_state(self) -> dict[str, int]:
         """Sizes of all that grows with requests, here and in the core, for leak checks."""
-        self._outputs.ensure_running()
-        core: dict[str, int] = await self._client.call(GetDebugState())
+        core: dict[str, int] = await self.call(GetDebugState())
         front = self._front.output_processor.debug_state()
         return {
             **{f"core.{name}": size for name, size in core.items()},

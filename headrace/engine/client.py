@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Any, Protocol
 
 from headrace.config.engine import EngineConfig
 from headrace.inputs import EngineInput, PromptType
 from headrace.messages.outputs import SchedulerStats
+from headrace.messages.requests import PauseMode
 from headrace.outputs import RequestOutput
 from headrace.sampling_params import SamplingParams
 from headrace.text.renderer import Renderer
@@ -54,6 +55,9 @@ class EngineClient(Protocol):
     def is_running(self) -> bool: ...
 
     @property
+    def is_stopped(self) -> bool: ...
+
+    @property
     def errored(self) -> bool: ...
 
     @property
@@ -69,9 +73,9 @@ class EngineClient(Protocol):
         request_id: str,
         prompt: PromptType | EngineInput,
         params: SamplingParams,
+        arrival_time: float | None = None,
         *,
         priority: int = 0,
-        arrival_time: float | None = None,
     ) -> RequestOutputStream:
         """Check everything that can be known now, then queue the request.
 
@@ -91,11 +95,11 @@ class EngineClient(Protocol):
         """add_request and iterate. Leaving the generator early aborts the request."""
         ...
 
-    async def abort(self, request_id: str | Iterable[str]) -> None:
+    async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:
         """End every live request with this caller's id; its reader gets finish_reason `abort`."""
         ...
 
-    def check_admission(self, n: int = 1) -> None:
+    def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
         """Raise AdmissionError when n more requests would pass the queue limits."""
         ...
 
@@ -111,6 +115,52 @@ class EngineClient(Protocol):
         """Raise EngineDeadError when the core has ended or gives no sign of life."""
         ...
 
-    async def reset_prefix_cache(self) -> bool: ...
+    async def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool: ...
+
+    async def pause_generation(
+        self, *, mode: PauseMode = "abort", clear_cache: bool = True
+    ) -> None:
+        """Schedule nothing more; new requests are queued meanwhile."""
+        ...
+
+    async def resume_generation(self) -> None: ...
+
+    async def is_paused(self) -> bool: ...
+
+    async def sleep(self, level: int = 1, mode: PauseMode = "abort") -> None:
+        """Stop, and give memory back: of the KV cache (1), of the weights too (2)."""
+        ...
+
+    async def wake_up(self, tags: list[str] | None = None) -> bool:
+        """Take it back. Whether all is awake."""
+        ...
+
+    async def is_sleeping(self) -> bool: ...
+
+    async def start_profile(
+        self,
+        profile_prefix: str | None = None,
+        *,
+        delay_iterations: int | None = None,
+        max_iterations: int | None = None,
+    ) -> None:
+        """Raises ProfilerAlreadyActiveError when a profile is being taken."""
+        ...
+
+    async def stop_profile(self) -> list[str]: ...
+
+    async def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,  # noqa: ASYNC109 - as programs of this field know it
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call an entry of every worker's table of methods."""
+        ...
+
+    async def do_log_stats(self) -> None: ...
 
     def shutdown(self, timeout: float | None = None) -> None: ...

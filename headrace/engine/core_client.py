@@ -47,6 +47,11 @@ class EngineCoreClient(Protocol):
 class SyncEngineCoreClient(EngineCoreClient, Protocol):
     """A core for a caller that waits."""
 
+    @property
+    def worker(self) -> Any:
+        """The executor, where the core is in this process; else None."""
+        ...
+
     def get_outputs(self) -> EngineCoreOutputs:
         """Wait for the next outputs. Call only with live requests, else it waits for a beat.
 

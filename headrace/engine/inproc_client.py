@@ -13,6 +13,7 @@ from headrace.errors import EngineDeadError, UnsupportedError
 from headrace.logger import make_logger
 from headrace.messages.outputs import EngineCoreOutputs
 from headrace.messages.requests import EngineCoreRequest, Pause, Sleep, Verb
+from headrace.worker.executor import Executor
 
 logger = make_logger(__name__)
 
@@ -42,6 +43,11 @@ class InprocClient:
     def dead_error(self) -> BaseException | None:
         """Why the core cannot go on; None while it can."""
         return self._dead_error
+
+    @property
+    def worker(self) -> Executor | None:
+        """The executor; None while its weights are asleep."""
+        return self.core.control.executor
 
     def add_request(self, request: EngineCoreRequest) -> None:
         """Queue a request in the core."""

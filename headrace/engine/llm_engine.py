@@ -6,23 +6,31 @@ The seam under the offline class; the asynchronous face of the same parts is Asy
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
+from typing import Any
 
 from headrace.config.args import EngineArgs
 from headrace.config.engine import EngineConfig
+from headrace.engine.control_verbs import SyncControlVerbs
 from headrace.engine.core_client import SyncEngineCoreClient, make_client
 from headrace.engine.event_loop import running_loop
 from headrace.engine.front import make_front, release, submit
 from headrace.engine.input_processor import check_types
 from headrace.engine.launch import EXECUTOR_FACTORY, OnStage
+from headrace.engine.request_options import (
+    Tokenization,
+    check_options,
+    take_core_request,
+    with_text,
+)
 from headrace.engine.setup import make_engine_config
 from headrace.errors import ConfigError, EngineDeadError, UnsupportedError
 from headrace.inputs import EngineInput, PromptType
 from headrace.logger import make_logger
 from headrace.messages.outputs import SchedulerStats
-from headrace.messages.requests import GetDebugState, ResetPrefixCache
+from headrace.messages.requests import EngineCoreRequest, GetDebugState, Verb
 from headrace.messages.startup import EngineReady
 from headrace.metrics.stats import StatLogger
 from headrace.outputs import RequestOutput
@@ -51,7 +59,7 @@ class _OutputList:
         return outputs
 
 
-class LLMEngine:
+class LLMEngine(SyncControlVerbs):
     """An engine that works while it is stepped. For one thread.
 
     Args:
@@ -97,16 +105,23 @@ class LLMEngine:
     def from_engine_args(
         cls,
         engine_args: EngineArgs,
-        *,
+        usage_context: object = None,
         stat_loggers: Sequence[StatLogger] | None = None,
-        multiprocess: bool | None = None,
+        enable_multiprocessing: bool | None = None,
+        *,
         on_stage: OnStage | None = None,
     ) -> LLMEngine:
-        """Find the model, decide all settings, start the engine."""
+        """Find the model, decide all settings, start the engine.
+
+        Args:
+            usage_context: either value: nothing is ever reported to anybody.
+            enable_multiprocessing: whether the core has a process of its own; None: as for the
+                class.
+        """
         return cls(
             make_engine_config(engine_args),
             stat_loggers=stat_loggers,
-            multiprocess=multiprocess,
+            multiprocess=enable_multiprocessing,
             on_stage=on_stage,
         )
 
@@ -130,21 +145,35 @@ class LLMEngine:
     def add_request(
         self,
         request_id: str,
-        prompt: PromptType | EngineInput,
+        prompt: PromptType | EngineInput | EngineCoreRequest,
         params: SamplingParams,
         arrival_time: float | None = None,
-        *,
+        lora_request: object = None,
+        tokenization_kwargs: Mapping[str, Any] | None = None,
+        trace_headers: Mapping[str, str] | None = None,
         priority: int = 0,
+        session_id: str | None = None,
+        prompt_text: str | None = None,
+        kv_hints: object = None,
     ) -> str:
         """Check a request and queue it. Returns its id inside the engine.
+
+        Args:
+            tokenization_kwargs: see Tokenization.
+            prompt_text: the text that ids are said to come from.
+            session_id, kv_hints: hints without effect.
 
         Raises:
             TypeError: the id is no string, or the parameters are no SamplingParams.
             ValidationError, UnsupportedError, EngineDeadError: nothing has been queued.
         """
         check_types(request_id, params)
+        check_options(lora_request=lora_request, trace_headers=trace_headers)
+        how = Tokenization.from_kwargs(tokenization_kwargs)
+        request_id, prompt = take_core_request(request_id, prompt)
         if not isinstance(prompt, EngineInput):
-            prompt = self.renderer.render_prompt(prompt)
+            prompt = how.render(self.renderer, prompt, self.max_model_len)
+        prompt = with_text(prompt, prompt_text)
         request = self._front.input_processor.process(
             request_id, prompt, params, priority=priority, arrival_time=arrival_time
         )
@@ -203,13 +232,23 @@ class LLMEngine:
         """Live requests; with n > 1 each of the n counts."""
         return self._front.output_processor.num_unfinished
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False while blocks are in use."""
-        return bool(self._client.call(ResetPrefixCache()))
+    def call(self, verb: Verb, timeout: float | None = None) -> Any:
+        """Carry out a control verb; see its record."""
+        return self._client.call(verb, timeout)
+
+    def call_in_process(
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any],
+        *, on_model: bool,
+    ) -> list[Any]:  # fmt: skip
+        """Call a function with the worker, or its model, where the core is in this process."""
+        worker = self._client.worker
+        if worker is None:
+            return super().call_in_process(function, args, kwargs, on_model=on_model)
+        return [function(worker.model if on_model else worker, *args, **kwargs)]
 
     def debug_state(self) -> dict[str, int]:
         """Sizes of all that grows with requests, here and in the core, for leak checks."""
-        core: dict[str, int] = self._client.call(GetDebugState())
+        core: dict[str, int] = self.call(GetDebugState())
         front = self._front.output_processor.debug_state()
         return {
             **{f"core.{name}": size for name, size in core.items()},

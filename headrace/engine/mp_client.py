@@ -155,6 +155,7 @@ class SyncMPClient:
     ) -> None:
         handle = launch_core(config, on_stage=on_stage, executor_factory=executor_factory)
         self.ready = handle.ready
+        self.worker = None
         self._connection = _Connection(handle)
 
     @property

@@ -198,14 +198,17 @@ class OutputProcessor:
 
     # Ends other than by the core
 
-    def abort(self, external_ids: Iterable[str]) -> list[str]:
+    def abort(self, ids: Iterable[str], *, internal: bool = False) -> list[str]:
         """End every live request with these ids of the caller; readers get what there is and
         finish_reason `abort`.
+
+        Args:
+            internal: they are ids in the core.
 
         Returns:
             Ids the core shall forget.
         """
-        ended = self.ids_of(external_ids)
+        ended = [i for i in ids if i in self._states] if internal else self.ids_of(ids)
         for request_id in ended:
             state = self._states[request_id]
             output = state.make_output("abort")

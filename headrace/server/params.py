@@ -19,6 +19,7 @@ _TAKEN_AS_THEY_ARE = (
     "logit_bias", "top_k", "min_p", "repetition_penalty", "stop_token_ids",
     "include_stop_str_in_output", "ignore_eos", "min_tokens", "detokenize", "skip_special_tokens",
     "spaces_between_special_tokens", "allowed_token_ids", "bad_words", "stream_interval",
+    "thinking_token_budget", "repetition_detection", "deadline_ms", "max_queue_ms",
 )  # fmt: skip
 _DEFAULT_KEYS = frozenset(_TAKEN_AS_THEY_ARE)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headrace.checks import plain
 from headrace.config.engine import ModelConfig
 from headrace.errors import UnsupportedError, ValidationError, shown
 from headrace.inputs import EngineInput, PromptType
@@ -52,6 +53,7 @@ class Renderer:
             ValidationError: empty, too long, neither text nor ids of the vocabulary.
             UnsupportedError: a kind of prompt this version does not take.
         """
+        prompt = plain(prompt)
         if isinstance(prompt, str):
             return self._from_text(prompt, None, add_special_tokens, limit_length)
         if isinstance(prompt, Mapping):
@@ -160,11 +162,15 @@ class Renderer:
     def _from_mapping(
         self, prompt: Mapping[str, Any], add_special_tokens: bool, limit_length: bool
     ) -> EngineInput:
+        if "encoder_prompt" in prompt:
+            raise UnsupportedError(
+                "encoder_prompt: this model has a decoder only", param="encoder_prompt"
+            )
         for key in prompt:
             if key not in PROMPT_KEYS and prompt[key] is not None:
                 raise UnsupportedError(f"prompts with {key!r} are not supported", param="prompt")
         salt = self._check_salt(prompt.get("cache_salt"))
-        text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+        text, ids = prompt.get("prompt"), plain(prompt.get("prompt_token_ids"))
         if text is not None and not isinstance(text, str):
             raise ValidationError("prompt must be a string", param="prompt")
         check_utf8(text or "", "prompt")
@@ -221,13 +227,14 @@ class Renderer:
             raise ValidationError("the prompt has no tokens", param=param)
         vocab_size = self.model_config.vocab_size
         checked: list[int] = []
-        for token_id in ids:
+        for given in ids:
+            token_id = given if type(given) is int else plain(given)
             if type(token_id) is not int or not 0 <= token_id < vocab_size:
                 raise ValidationError(
-                    f"{param} holds {shown(token_id)}, "
+                    f"{param} holds {shown(given)}, "
                     f"token ids are integers from 0 to {vocab_size - 1}",
                     param=param,
-                    value=token_id,
+                    value=given,
                 )
             checked.append(token_id)
         return checked

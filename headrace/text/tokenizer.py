@@ -140,6 +140,26 @@ class Tokenizer:
         return token_id in self._special_ids
 
     @property
+    def special_ids(self) -> list[int]:
+        """All of them."""
+        return sorted(self._special_ids)
+
+    def token(self, token_id: int) -> str | None:
+        """A token as the vocabulary spells it; None for an id without one."""
+        inside = 0 <= token_id < self.vocab_size
+        text: str | None = self._backend.id_to_token(token_id) if inside else None
+        return text
+
+    def token_id(self, token: str) -> int | None:
+        """The id of a token as the vocabulary spells it."""
+        return self._id_of(token)
+
+    def get_vocab(self) -> dict[str, int]:
+        """Token -> id, added tokens included. Made anew with each call."""
+        vocabulary: dict[str, int] = self._backend.get_vocab(with_added_tokens=True)
+        return vocabulary
+
+    @property
     def strips_leading_space(self) -> bool:
         """Whether a whole text loses one space at its beginning (see TokenDecoder)."""
         return self._decoder.strips_leading_space

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any, Protocol, TypeAlias, cast
 
 from headrace.config.engine import EngineConfig
+from headrace.import_path import load_import_path
 from headrace.messages.startup import EngineReady
 from headrace.messages.step import ModelRunnerOutput, SchedulerOutput
 
@@ -54,5 +55,8 @@ def make_executor(config: EngineConfig, on_stage: OnStage) -> Executor:
     Raises:
         ConfigError, ModelError: with one line for the user.
     """
+    if config.executor is not None:
+        made = load_import_path("worker_cls", config.executor)(config, on_stage)
+        return cast(Executor, made)
     module, name = _EXECUTORS["uni"]
     return cast(Executor, getattr(import_module(module), name)(config, on_stage))

@@ -27,7 +27,7 @@ logger = make_logger(__name__)
 
 WORKER_METHODS: dict[str, Function] = {
     "model_layout": lambda worker: model_layout(worker.model),
-    "sizes": lambda worker: msgspec.to_builtins(worker.ready),
+    "sizes": lambda worker: msgspec.structs.asdict(worker.ready),
 }
 """name -> method of the worker, for `collective_rpc`."""
 

@@ -11,10 +11,12 @@ from typing import Any
 from headrace.config.args import AsyncEngineArgs
 from headrace.config.engine import EngineConfig, ModelFacts
 from headrace.config.resolve import resolve
+from headrace.engine.control_verbs import AsyncControlVerbs
 from headrace.errors import AdmissionError, EngineDeadError, EngineGenerateError, ValidationError
 from headrace.inputs import ChatMessage, EngineInput, PromptType
 from headrace.logprobs import Logprob, TokenLogprobMap
 from headrace.messages.outputs import SchedulerStats
+from headrace.messages.requests import Verb
 from headrace.outputs import CompletionOutput, RequestOutput
 from headrace.sampling_params import RequestOutputKind, SamplingParams
 
@@ -85,7 +87,7 @@ def say(text: str) -> Callable[[int], list[int]]:
     return lambda index: [*text.encode(), EOS]
 
 
-class FakeEngine:
+class FakeEngine(AsyncControlVerbs):
     """An EngineClient that follows a script.
 
     Attributes:
@@ -111,6 +113,7 @@ class FakeEngine:
         self.aborted: list[str] = []
         self.seen: list[tuple[str, EngineInput, SamplingParams, int]] = []
         self.limit: int | None = None
+        self.verbs: list[Verb] = []
         self.is_dead = False
         self._tokenizer = ByteTokenizer()
         self.renderer: Any = FakeRenderer(self._tokenizer)
@@ -124,6 +127,10 @@ class FakeEngine:
     @property
     def is_running(self) -> bool:
         return not self.is_dead
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.is_dead
 
     @property
     def errored(self) -> bool:
@@ -142,9 +149,9 @@ class FakeEngine:
         request_id: str,
         prompt: PromptType | EngineInput,
         params: SamplingParams,
+        arrival_time: float | None = None,
         *,
         priority: int = 0,
-        arrival_time: float | None = None,
     ) -> FakeStream:
         if self.is_dead:
             raise EngineDeadError
@@ -173,10 +180,18 @@ class FakeEngine:
         finally:
             await stream.aclose()
 
-    async def abort(self, request_id: str | Iterable[str]) -> None:
+    async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:
         raise NotImplementedError
 
-    def check_admission(self, n: int = 1) -> None:
+    async def call(self, verb: Verb) -> Any:
+        """Notes the verb; what is asked for is said to be so."""
+        self.verbs.append(verb)
+        return True
+
+    async def do_log_stats(self) -> None:
+        pass
+
+    def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
         num = len(self.live) + self._num_rendering + n
         if self.limit is not None and num > self.limit:
             raise AdmissionError("the queue is full", reason="max_num_queued_reqs", retry_after=2.5)
@@ -193,9 +208,6 @@ class FakeEngine:
     async def check_health(self) -> None:
         if self.is_dead:
             raise EngineDeadError
-
-    async def reset_prefix_cache(self) -> bool:
-        return True
 
     def shutdown(self, timeout: float | None = None) -> None:
         self.is_dead = True

@@ -28,8 +28,6 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
     "length_penalty": (1.0,),
     "early_stopping": (False,),
     "logprob_token_ids": (),
-    "thinking_token_budget": (-1,),
-    "repetition_detection": (),
     "watermarking": (),
     "kv_transfer_params": (), "ec_transfer_params": (),
     "session_id": (),
@@ -113,6 +111,10 @@ class GenerationRequest(RequestRecord):
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     stream_interval: int | None = None
+    thinking_token_budget: int | None = None
+    repetition_detection: dict[str, Any] | None = None
+    deadline_ms: float | None = None
+    max_queue_ms: float | None = None
     priority: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     request_id: str | None = None
     return_tokens_as_token_ids: bool | None = None

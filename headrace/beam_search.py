@@ -1,0 +1,163 @@
+"""Beam search over an engine: each round asks for one token of every beam, with the likeliest next
+tokens, and keeps the best. The engine's prefix cache holds what the beams share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from headrace.inputs import EngineInput
+from headrace.logprobs import TokenLogprobMap
+from headrace.outputs import RequestOutput
+from headrace.sampling_params import BeamSearchParams, SamplingParams
+from headrace.text.tokenizer import Tokenizer
+
+Ask = Callable[[list[EngineInput], SamplingParams], list[RequestOutput]]
+"""Runs requests to their ends; the outputs come in their order."""
+
+
+@dataclass(slots=True)
+class BeamSearchSequence:
+    """One beam: the prompt and what the model could go on with.
+
+    `tokens` and `text` hold the prompt too. `logprobs` has the map of each token of the answer.
+    """
+
+    orig_prompt: EngineInput
+    tokens: list[int]
+    logprobs: list[TokenLogprobMap]
+    cum_logprob: float = 0.0
+    text: str | None = None
+    finish_reason: str | None = None
+    """`stop` or `length`."""
+    stop_reason: int | str | None = None
+    lora_request: object | None = field(default=None, repr=False)
+
+
+@dataclass(slots=True)
+class BeamSearchOutput:
+    """The best beams of one prompt, best first."""
+
+    sequences: list[BeamSearchSequence]
+
+
+@dataclass(slots=True)
+class _Search:
+    beams: list[BeamSearchSequence]
+    done: list[BeamSearchSequence] = field(default_factory=list)
+
+
+class BeamSearch:
+    """Searches for several prompts at once.
+
+    Args:
+        ask: runs the engine.
+        params: what the caller wants.
+        tokenizer: for the texts of the beams; None leaves them out.
+        eos_token_ids: tokens that end an answer.
+        max_model_len: a beam that fills the context ends with `length`.
+    """
+
+    def __init__(
+        self,
+        ask: Ask,
+        params: BeamSearchParams,
+        tokenizer: Tokenizer | None,
+        eos_token_ids: Sequence[int],
+        max_model_len: int,
+    ) -> None:
+        self._ask = ask
+        self._params = params
+        self._tokenizer = tokenizer
+        self._eos_token_ids = frozenset(eos_token_ids)
+        self._max_model_len = max_model_len
+        self._step_params = SamplingParams(
+            logprobs=2 * params.beam_width,
+            max_tokens=1,
+            temperature=params.temperature,
+            ignore_eos=True,  # the end is for the search to see
+            detokenize=False,
+        )
+
+    def run(self, prompts: Sequence[EngineInput]) -> list[BeamSearchOutput]:
+        """The beams of each prompt, in the prompts' order.
+
+        Raises: what the engine raises.
+        """
+        searches = [
+            _Search([BeamSearchSequence(prompt, list(prompt.prompt_token_ids), [])])
+            for prompt in prompts
+        ]
+        for _ in range(self._params.max_tokens):
+            self._end_full_beams(searches)
+            beams = [beam for search in searches for beam in search.beams]
+            if not beams:
+                break
+            inputs = [
+                EngineInput(beam.tokens, cache_salt=beam.orig_prompt.cache_salt) for beam in beams
+            ]
+            outputs = iter(self._ask(inputs, self._step_params))
+            for search in searches:
+                self._advance(search, [next(outputs) for _ in search.beams])
+        return [self._finish(search) for search in searches]
+
+    def _end_full_beams(self, searches: Sequence[_Search]) -> None:
+        for search in searches:
+            is_full = [len(beam.tokens) >= self._max_model_len for beam in search.beams]
+            if any(is_full):
+                pairs = list(zip(search.beams, is_full, strict=True))
+                search.done += [beam for beam, full in pairs if full]
+                search.beams = [beam for beam, full in pairs if not full]
+
+    def _advance(self, search: _Search, outputs: Sequence[RequestOutput]) -> None:
+        """One token further: the best continuations become the beams."""
+        width = self._params.beam_width
+        grown: list[BeamSearchSequence] = []
+        for beam, output in zip(search.beams, outputs, strict=True):
+            logprobs = output.outputs[0].logprobs
+            assert logprobs is not None
+            entries: TokenLogprobMap = logprobs[0]
+            for token_id, entry in entries.items():
+                longer = BeamSearchSequence(
+                    beam.orig_prompt,
+                    [*beam.tokens, token_id],
+                    [*beam.logprobs, entries],
+                    beam.cum_logprob + entry.logprob,
+                )
+                if token_id in self._eos_token_ids and not self._params.ignore_eos:
+                    longer.finish_reason = "stop"
+                    longer.stop_reason = token_id
+                    search.done.append(longer)
+                else:
+                    grown.append(longer)
+        search.beams = sorted(grown, key=self._score, reverse=True)[:width]
+        # Of those that have ended more than the best can never be among the answers.
+        search.done = sorted(search.done, key=self._score, reverse=True)[:width]
+
+    def _score(self, beam: BeamSearchSequence) -> float:
+        """The log-probability over the length to the power of the penalty; an end is no length."""
+        length = len(beam.tokens)
+        if beam.finish_reason == "stop":
+            length -= 1
+        return beam.cum_logprob / math.pow(length, self._params.length_penalty)
+
+    def _finish(self, search: _Search) -> BeamSearchOutput:
+        for beam in search.beams:
+            beam.finish_reason = "length"
+        best = sorted([*search.done, *search.beams], key=self._score, reverse=True)
+        best = best[: self._params.beam_width]
+        for beam in best:
+            beam.finish_reason = beam.finish_reason or "length"
+            beam.text = self._text(beam)
+        return BeamSearchOutput(best)
+
+    def _text(self, beam: BeamSearchSequence) -> str | None:
+        if self._tokenizer is None:
+            return None
+        tokens = beam.tokens
+        if beam.finish_reason == "stop" and not self._params.include_stop_str_in_output:
+            tokens = tokens[:-1]
+        skips = self._params.skip_special_tokens
+        return self._tokenizer.decode(tokens, skip_special_tokens=skips)
