@@ -12,6 +12,8 @@ import time
 from collections import deque
 from typing import Any
 
+import msgspec
+
 from headrace import errors
 from headrace.config.engine import EngineConfig
 from headrace.engine.event_loop import running_loop
@@ -67,8 +69,9 @@ class _Connection:
     def send_call(self, verb: Verb) -> int:
         """Send a call; its id."""
         self.raise_if_dead()
+        frame = _encode_call(self._encoder, Call(self._num_calls + 1, verb))
         self._num_calls += 1
-        self.handle.sender.send(self._encoder.encode(Call(self._num_calls, verb)))
+        self.handle.sender.send(frame)
         return self._num_calls
 
     def is_alive(self) -> bool:
@@ -134,6 +137,20 @@ class _Connection:
         """Be dead by the owner's wish."""
         if self.dead_error is None:
             self.dead_error = EngineDeadError("the engine was shut down")
+
+
+def _encode_call(encoder: RecordEncoder, call: Call) -> bytes:
+    """A call as it is sent. Read once here: the core drops what it cannot read, and never answers.
+
+    Raises:
+        ValidationError: it holds a value of the wrong kind, or one that cannot be sent.
+    """
+    try:
+        frame = encoder.encode(call)
+        msgspec.msgpack.decode(frame, type=Call)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise ValidationError(f"{type(call.verb).__name__}: {error}") from None
+    return bytes(frame)
 
 
 def _is_beat(outputs: EngineCoreOutputs) -> bool:

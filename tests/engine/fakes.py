@@ -94,6 +94,14 @@ class CountingExecutor:
         if new.sampling_params.logprobs is not None:
             result.logprobs[request_id] = _logprobs(token, new.sampling_params.logprobs)
 
+    def release_kv_cache(self) -> None:
+        pass
+
+    def call_worker(self, method: str, args: Any, kwargs: Any) -> Any:
+        return [method, list(args), kwargs]
+
+    call_model = call_worker
+
     def shutdown(self) -> None:
         self.tokens.clear()
 

@@ -204,9 +204,9 @@ async def test_long_text_is_tokenised_beside_the_event_loop(
     threads: list[int] = []
     render = engine.renderer.render_prompt
 
-    def watch(prompt: Any) -> Any:
+    def watch(prompt: Any, **options: Any) -> Any:
         threads.append(threading.get_ident())
-        return render(prompt)
+        return render(prompt, **options)
 
     monkeypatch.setattr(engine.renderer, "render_prompt", watch)
     await _collect(engine, "a")
