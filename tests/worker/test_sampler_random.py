@@ -13,7 +13,9 @@ from headrace.worker.sampler import Sampler
 from headrace.worker.sampling_state import SamplingState
 from tests.oracles.sampler import kept_probabilities
 
-NUM_DRAWS = 20_000
+NUM_DRAWS = 100_000
+SLICE = 20_000
+"""Rows that are sampled at once, to bound memory."""
 
 
 @pytest.mark.parametrize(
@@ -65,17 +67,20 @@ def chi_square(counts: np.ndarray, probabilities: np.ndarray) -> tuple[float, in
         {"temperature": 0.3},
         {"temperature": 2.0},
         {"top_k": 5},
-        {"top_k": 300},
+        {"top_k": 150},
         {"top_p": 0.7},
         {"top_p": 0.95, "temperature": 1.7},
         {"min_p": 0.1},
+        {"top_k": 20, "top_p": 0.8},
+        {"top_k": 20, "min_p": 0.05, "temperature": 0.7},
+        {"top_p": 0.8, "min_p": 0.05},
         {"min_p": 0.02, "top_k": 30, "top_p": 0.9, "temperature": 1.2},
     ],
     ids=str,
 )
 @pytest.mark.parametrize("by", ["seed", "position"])
 def test_sample_over_many_draws_follows_the_distribution(values: dict[str, Any], by: str) -> None:
-    vocab_size = 500
+    vocab_size = 200
     logits = np.random.default_rng(3).normal(0.0, 2.0, vocab_size).astype(np.float32)
     params = SamplingParams(**values)
     probabilities = kept_probabilities(
@@ -83,12 +88,15 @@ def test_sample_over_many_draws_follows_the_distribution(values: dict[str, Any],
     )
     sampler = Sampler(vocab_size, num_threads=1)
     if by == "seed":
-        states = [SamplingState(params, seed, [], [], vocab_size) for seed in range(NUM_DRAWS)]
-        tokens = sampler.sample(np.tile(logits, (NUM_DRAWS, 1)), states).token_ids
+        tokens = []
+        for first in range(0, NUM_DRAWS, SLICE):
+            seeds = range(first, first + SLICE)
+            states = [SamplingState(params, seed, [], [], vocab_size) for seed in seeds]
+            tokens += sampler.sample(np.tile(logits, (SLICE, 1)), states).token_ids
     else:
         state = SamplingState(params, 42, [], [], vocab_size)
         tokens = []
-        for _ in range(NUM_DRAWS):
+        for _ in range(NUM_DRAWS // 5):
             tokens += sampler.sample(logits[None].copy(), [state]).token_ids
             state.append(tokens[-1])
     counts = np.bincount(tokens, minlength=vocab_size)
