@@ -51,5 +51,3 @@ class EngineInput(msgspec.Struct, frozen=True):
     prompt_token_ids: list[int]
     prompt: str | None = None
     cache_salt: str | None = None
-    prompt_embeds: bytes | None = None
-    """Rows that stand for the tokens, float32 [num_tokens, hidden_size]; the ids are then zeros."""

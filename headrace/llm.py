@@ -270,8 +270,6 @@ class LLM(SyncControlVerbs):
             use_tqdm = False
         renderer = self.llm_engine.renderer
         rendered = [renderer.render_prompt(prompt) for prompt in as_prompts(prompts)]
-        if any(one.prompt_embeds is not None for one in rendered):
-            raise UnsupportedError("beam search goes over tokens, not over prompt_embeds")
         search = BeamSearch(
             lambda inputs, step: self._run(self._add(inputs, step, None), False),
             params,

@@ -316,6 +316,17 @@ def test_beam_search_over_several_prompts_equals_each_alone(llm: LLM) -> None:
         assert [o.sequences for o in outputs] == alone
 
 
+def test_beam_search_over_embeddings_is_not_implemented(llm: LLM) -> None:
+    prompt: Any = {"prompt_embeds": np.zeros((3, 576), np.float32)}
+    with pytest.raises(NotImplementedError, match="prompt_embeds"):
+        llm.beam_search(prompt, BeamSearchParams(beam_width=2, max_tokens=2))
+    with pytest.raises(UnsupportedError, match="prompt_embeds"):
+        llm.generate(prompt, params(), use_tqdm=False)
+    pair: Any = {"encoder_prompt": "a", "decoder_prompt": "b"}
+    with pytest.raises(UnsupportedError, match="encoder_prompt"):
+        llm.generate(pair, params(), use_tqdm=False)
+
+
 def test_beam_wider_than_the_cap_on_logprobs_is_refused(llm: LLM) -> None:
     with pytest.raises(ValidationError, match="logprobs"):
         llm.beam_search(PROMPT, BeamSearchParams(beam_width=11, max_tokens=2))

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.config.engine import FrontConfig
+from headrace.config.engine import FrontConfig, SchedulerConfig
 from headrace.engine.async_llm import AsyncLLM
 from headrace.server.app import build_app
 from headrace.server.settings import ServerSettings
@@ -117,3 +117,61 @@ async def test_excess_of_long_prompts_is_refused_before_it_is_tokenised(
     assert [(await task).status_code for task in waiting] == [200] * 3
     assert rendered == [5000] * 3
     assert engine.num_unfinished_requests == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_answer_whose_time_is_over_ends_with_timeout(
+    client_of: ClientOf, tokenizer_folder: str, stream: bool
+) -> None:
+    client = client_of(tokenizer=tokenizer_folder, step_seconds=0.02, modulo=100)
+    answer = await ask(client, "A", max_tokens=150, deadline_ms=300, stream=stream)
+    assert answer.status_code == 200
+    if stream:
+        frames = [frame["choices"][0] for frame in frames_of(answer.text)[:-1]]
+        assert frames[-1]["finish_reason"] == "timeout"
+        text = "".join(frame["text"] for frame in frames)
+    else:
+        [choice] = answer.json()["choices"]
+        assert choice["finish_reason"] == "timeout"
+        text = choice["text"]
+    assert text.startswith("B")
+    assert len(text) < 60
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("limit", [{"max_queue_ms": 80}, {"deadline_ms": 80}], ids=str)
+async def test_request_that_is_not_started_in_time_is_refused(
+    client_of: ClientOf, tokenizer_folder: str, limit: dict[str, float], stream: bool
+) -> None:
+    client = client_of(
+        tokenizer=tokenizer_folder, step_seconds=0.02, scheduler=SchedulerConfig(max_num_seqs=1)
+    )
+    first = asyncio.create_task(ask(client, "a", max_tokens=40))
+    await asyncio.sleep(0.1)
+    late = await ask(client, "a", stream=stream, **limit)
+    if late.status_code == 200:  # the answer's head had been sent: the stream ends with the error
+        errors = [f["error"] for f in frames_of(late.text) if isinstance(f, dict) and "error" in f]
+        assert [error["code"] for error in errors] == [503]
+    else:
+        check_error(late, 503)
+        assert int(late.headers["retry-after"]) >= 1
+    assert (await first).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("deadline_ms", 0), ("max_queue_ms", -1), ("deadline_ms", "soon"),
+     ("thinking_token_budget", 5), ("repetition_detection", {"max_pattern_size": 0})],
+)  # fmt: skip
+async def test_bad_limits_are_refused(client_of: ClientOf, field: str, value: Any) -> None:
+    answer = await ask(client_of(), [97], **{field: value})
+    assert answer.status_code == 400
+    assert field in answer.json()["error"]["message"]
+
+
+async def test_answer_that_repeats_itself_ends(client_of: ClientOf, tokenizer_folder: str) -> None:
+    client = client_of(tokenizer=tokenizer_folder, modulo=70)  # ... D E, then \0 \1 ... again
+    rule = {"max_pattern_size": 70, "min_count": 2}
+    answer = await ask(client, "A", max_tokens=190, repetition_detection=rule)
+    [choice] = answer.json()["choices"]
+    assert choice["finish_reason"] == "repetition"
