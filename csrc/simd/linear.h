@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "simd/math.h"
@@ -24,9 +25,14 @@ constexpr int fused_beside(Format f, int rows) {
   return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
 }
 
-// Rows up to which unpacking for each few of them beats unpacking to memory once: as many as leave
-// registers for it.
+// Rows of one pass over weights unpacked in registers: as many as leave registers for it.
 constexpr int fused_rows(Format f) { return has_words(f) ? 3 : has_blocks(f) ? 4 : kFewRows; }
+
+// Rows up to which such passes, a few rows each, beat unpacking to memory once for larger tiles.
+// Floats cost little to unpack, and those of 32 bits nothing.
+constexpr int rows_in_passes(Format f) {
+  return has_blocks(f) ? fused_rows(f) : f == Format::F32 ? std::numeric_limits<int>::max() : 32;
+}
 
 // Add to each sum its terms of the first `count` k of unit `u`.
 template <Format F, int M, int P>
@@ -100,7 +106,7 @@ using FusedProduct = void (*)(const std::uint8_t* const*, const float*, std::ptr
 
 struct FormatKernels {
   void (*unpack)(const std::uint8_t*, int, int, float*);
-  int fused_rows;
+  int rows_in_passes;
   int beside[kFewRows];
   FusedProduct several[kFewRows];  // that many panels
   FusedProduct single[kFewRows];
@@ -109,7 +115,7 @@ struct FormatKernels {
 template <Format F, std::size_t... Rows>
 constexpr FormatKernels kernels_of(std::index_sequence<Rows...>) {
   return {unpack_panel<F>,
-          fused_rows(F),
+          rows_in_passes(F),
           {fused_beside(F, Rows + 1)...},
           {fused_product<F, Rows + 1, fused_beside(F, Rows + 1)>...},
           {fused_product<F, Rows + 1, 1>...}};
@@ -231,15 +237,16 @@ inline void linear(const LinearArgs& a, int row_begin, int row_end, int panel_be
   const int num_rows = row_end - row_begin;
   for (int begin = panel_begin; begin < panel_end; begin += kStep) {
     const int end = panel_end - begin < kStep ? panel_end : begin + kStep;
-    int fused_rows = kFewRows;
+    int rows_in_passes = std::numeric_limits<int>::max();
     for (int p = begin; p < end; ++p) {
-      fused_rows = std::min(fused_rows, format_kernels(a.panels[p].format).fused_rows);
+      rows_in_passes =
+          std::min(rows_in_passes, format_kernels(a.panels[p].format).rows_in_passes);
     }
-    if (num_rows > fused_rows && fused_rows < kFewRows) {
+    if (num_rows > rows_in_passes) {
       linear_unpacked(a, row_begin, num_rows, begin, end, memory);
       continue;
     }
-    // Unpacking floats is nearly free: a few rows at a time, the panels stay in the first cache.
+    // A few rows at a time, the panels stay in the first cache.
     for (int row = row_begin; row < row_end;) {
       // One more rather than one left alone.
       const int left = row_end - row;
