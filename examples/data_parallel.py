@@ -1,6 +1,6 @@
 """Several engines side by side, each in a process of its own with a share of the prompts.
 
-    python examples/data_parallel.py --engines 2
+python examples/data_parallel.py --engines 2
 """
 
 from __future__ import annotations
