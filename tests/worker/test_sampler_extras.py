@@ -136,7 +136,7 @@ def new_request(request_id: str, **params: Any) -> NewRequest:
 
 def test_processors_of_an_engine_take_the_requests_that_ask() -> None:
     batch = InputBatch(
-        max_num_seqs=4, max_model_len=16, block_size=8, vocab_size=SIZE,
+        max_num_seqs=4, max_model_len=16, max_num_tokens=8, block_size=8, vocab_size=SIZE,
         logits_processors=[Favour(None)],
     )  # fmt: skip
     new = [
