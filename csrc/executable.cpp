@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "fences.h"
 #include "frame.h"
 
 namespace headrace {
@@ -111,6 +112,7 @@ Logits Executable::logits(const std::int32_t* rows, int num_rows) {
   const std::size_t bytes =
       static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(vocab_size_) * sizeof(float);
   if (!result_ || result_->size() < bytes) result_ = std::make_shared<Region>(bytes);
+  allow_only(result_->data(), bytes, result_->size());
   const Rows result{static_cast<float*>(result_->data()), vocab_size_};
   logits_program_->place(logits_frame_, num_rows, &result);
   const Rows hidden = forward_program_->output_rows(forward_frame_);

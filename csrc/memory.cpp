@@ -6,6 +6,8 @@
 #include <new>
 #include <utility>
 
+#include "fences.h"
+
 namespace headrace {
 namespace {
 
@@ -21,9 +23,11 @@ std::size_t round_up(std::size_t value, std::size_t unit) {
 
 Region::Region(std::size_t bytes) : size_(bytes) {
   if (bytes == 0) return;
-  void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* p = mmap(nullptr, bytes + kFence, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+                 0);
   if (p == MAP_FAILED) throw std::bad_alloc();
   data_ = p;
+  allow_only(p, bytes, bytes);
 #if defined(MADV_HUGEPAGE)
   // Best effort: without big pages everything works, with more misses in the address cache.
   if (bytes >= kBigPage) madvise(p, bytes, MADV_HUGEPAGE);
@@ -31,7 +35,9 @@ Region::Region(std::size_t bytes) : size_(bytes) {
 }
 
 Region::~Region() {
-  if (data_) munmap(data_, size_);
+  if (!data_) return;
+  allow(data_, size_ + kFence);
+  munmap(data_, size_ + kFence);
 }
 
 void Region::release() {
@@ -48,14 +54,15 @@ Region& Region::operator=(Region&& other) noexcept {
 }
 
 std::uint8_t* Arena::allocate(std::size_t bytes) {
-  bytes = round_up(bytes, kAlignment);
-  if (regions_.empty() || used_ + bytes > regions_.back().size()) {
-    regions_.emplace_back(bytes > kArenaRegion ? round_up(bytes, kBigPage) : kArenaRegion);
+  const std::size_t size = round_up(bytes, kAlignment);
+  if (regions_.empty() || used_ + size > regions_.back().size()) {
+    regions_.emplace_back(size > kArenaRegion ? round_up(size, kBigPage) : kArenaRegion);
     used_ = 0;
   }
   auto* p = static_cast<std::uint8_t*>(regions_.back().data()) + used_;
-  used_ += bytes;
-  allocated_ += bytes;
+  used_ += size;
+  allocated_ += size;
+  allow_only(p, bytes, regions_.back().size() - used_ + size);
   return p;
 }
 

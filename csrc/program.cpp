@@ -5,6 +5,7 @@
 #include <map>
 #include <stdexcept>
 
+#include "fences.h"
 #include "instructions.h"
 
 namespace headrace {
@@ -22,6 +23,7 @@ std::ptrdiff_t padded(int width) { return (width + 15) / 16 * 16; }
 void* Frame::work(std::size_t index, std::size_t bytes) {
   if (workspace.size() <= index) workspace.resize(index + 1);
   if (workspace[index].size() < bytes) workspace[index] = Region(bytes);
+  allow_only(workspace[index].data(), bytes, workspace[index].size());
   return workspace[index].data();
 }
 
@@ -251,9 +253,14 @@ void Program::place(Frame& frame, int num_rows, const Rows* external) {
   }
   frame.num_rows = num_rows;
   frame.slots.resize(slots_.size());
+  forbid(arena_.data(), arena_.size());
   for (std::size_t s = 0; s < slots_.size(); ++s) {
-    frame.slots[s] = {static_cast<float*>(arena_.data()) + slots_[s].offset * capacity_,
-                      slots_[s].stride};
+    const SlotPlace& slot = slots_[s];
+    float* data = static_cast<float*>(arena_.data()) + slot.offset * capacity_;
+    frame.slots[s] = {data, slot.stride};
+    if (num_rows == 0) continue;
+    const std::ptrdiff_t used = (num_rows - 1) * slot.stride + slot.width;
+    allow(data, sizeof(float) * static_cast<std::size_t>(used));
   }
   if (external) frame.slots[static_cast<std::size_t>(output_)] = *external;
 }

@@ -18,6 +18,8 @@
 #include <sched.h>
 #endif
 
+#include "fences.h"
+
 namespace headrace {
 namespace {
 
@@ -173,10 +175,11 @@ void* thread_scratch(std::size_t bytes) {
     memory.reset();
     size = 0;
     const std::size_t rounded = (bytes + 4095) / 4096 * 4096;
-    memory.reset(std::aligned_alloc(4096, rounded));
+    memory.reset(std::aligned_alloc(4096, rounded + kFence));
     if (!memory) throw std::bad_alloc();
     size = rounded;
   }
+  allow_only(memory.get(), bytes, size);
   return memory.get();
 }
 

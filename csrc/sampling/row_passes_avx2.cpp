@@ -7,21 +7,18 @@
 
 namespace headrace::sampling {
 
+#if defined(__x86_64__)
 namespace {
 const RowPasses& avx2_passes();
-
-bool has_avx2() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx2");
-#else
-  return false;
-#endif
 }
-}  // namespace
+#endif
 
 const RowPasses& best_passes() {
-  static const bool wide = has_avx2();
-  return wide ? avx2_passes() : portable_passes();
+#if defined(__x86_64__)
+  static const bool wide = __builtin_cpu_supports("avx2");
+  if (wide) return avx2_passes();
+#endif
+  return portable_passes();
 }
 
 }  // namespace headrace::sampling
