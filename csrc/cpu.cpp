@@ -25,11 +25,13 @@ bool has_avx512() {
          __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
 }
 
-// Tiles must be in the processor, and the system must grant this process their state.
+// Tiles must be in the processor, and the system must grant this process their state: to all its
+// threads, also those that are there already.
 bool has_amx() {
 #if defined(__linux__)
   unsigned a, b, c, d;
-  if (!has_avx512() || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+  if (!has_avx512() || !__builtin_cpu_supports("avx512bf16")) return false;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
   constexpr unsigned kTile = 1u << 24, kTileBf16 = 1u << 22;
   if (!(d & kTile) || !(d & kTileBf16)) return false;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;

@@ -11,6 +11,8 @@ namespace {
 
 // Rows of activations that stay in a core's second cache while panels pass by.
 constexpr std::size_t kRowCacheBytes = 192 * 1024;
+// Where there are tiles, the second cache is four times as large.
+constexpr std::size_t kTileRowCacheBytes = 4 * kRowCacheBytes;
 // Rows always done in one go: splitting them would read the weights twice from memory.
 constexpr int kRowsTogether = 64;
 
@@ -21,8 +23,9 @@ const float* or_null(const std::vector<float>& values) {
 int row_chunk(const Kernels& kernels, int num_rows, int depth) {
   if (num_rows <= kRowsTogether) return num_rows;
   const std::size_t row_bytes = static_cast<std::size_t>(depth) * (kernels.needs_bf16 ? 2 : 4);
+  const std::size_t cache = kernels.needs_bf16 ? kTileRowCacheBytes : kRowCacheBytes;
   const int block = kernels.row_block;
-  const int fit = std::clamp(static_cast<int>(kRowCacheBytes / row_bytes), 4 * block, 20 * block);
+  const int fit = std::clamp(static_cast<int>(cache / row_bytes), 4 * block, 20 * block);
   const int chunks = (num_rows + fit - 1) / fit;
   return ((num_rows + chunks - 1) / chunks + block - 1) / block * block;
 }
@@ -75,7 +78,9 @@ void LinearOp::run(Frame& frame) const {
     return run_int8_linear(frame, *weight_->int8, args, static_cast<int>(weight_->panels.size()));
   }
   if (kernels.needs_bf16) {
-    const std::ptrdiff_t stride = (depth + kBlockDepth - 1) / kBlockDepth * kBlockDepth;
+    // Whole blocks, of 64 bytes each, and an odd number of them, so that the rows of a tile lie in
+    // different places of a cache.
+    const std::ptrdiff_t stride = ((depth + kBlockDepth - 1) / kBlockDepth | 1) * kBlockDepth;
     auto* rounded = static_cast<std::uint16_t*>(
         frame.work(0, static_cast<std::size_t>(num_rows * stride) * sizeof(std::uint16_t)));
     frame.for_rows(static_cast<std::size_t>(depth), [&](int begin, int end) {

@@ -1,151 +1,40 @@
 // Matrix products on AMX tiles: activations and weights rounded to bfloat16, sums in float32.
-// Emulated in plain C++ where HEADRACE_AMX is 2, so that everything but the instructions
-// themselves is tested on machines without them.
+//
+// Panels are gone through in chunks. While tiles multiply one, the vector units unpack the next:
+// either takes about as long for a hundred rows of 4-bit weights.
 #pragma once
 
 #include "simd/linear.h"
+#include "simd/tile_registers.h"
 
 namespace headrace {
 namespace {
 
-constexpr int kTileRows = 16;
-constexpr int kTileBytes = 64;  // of one tile row
+constexpr int kTilePanels = 2;     // side by side
+constexpr int kBlockBytes = 1024;  // of a block of a panel in tile layout, [k / 2][16][2]
+// Blocks of a chunk: two panels of them stay in the first cache while as many of x pass by.
+constexpr int kChunkBlocks = 10;
+constexpr int kBlocksAhead = 10;  // asked of memory before they are unpacked
 
-struct alignas(64) TileConfig {
-  std::uint8_t palette = 1;
-  std::uint8_t start_row = 0;
-  std::uint8_t reserved[14] = {};
-  std::uint16_t row_bytes[16] = {};
-  std::uint8_t rows[16] = {};
-};
+// Float weights with more precision than bfloat16 stay off the tiles.
+inline bool fits_tiles(Format f) { return f != Format::F32 && f != Format::F16; }
+// BF16 lies in the tile layout already.
+inline bool is_unpacked(Format f) { return f == Format::BF16; }
 
-#if HEADRACE_AMX == 1
-
-inline void load_config(const TileConfig& config) { _tile_loadconfig(&config); }
-inline void release_tiles() { _tile_release(); }
-// Written as assembly because the compiler's own macros take tile numbers only as literals.
-template <int T>
-inline void zero_tile() {
-  asm volatile("tilezero %%tmm%c0" ::"n"(T));
-}
-template <int T>
-inline void load_tile(const void* p, std::ptrdiff_t stride) {
-  asm volatile("tileloadd (%1,%2,1), %%tmm%c0" ::"n"(T), "r"(p), "r"(stride) : "memory");
-}
-template <int T>
-inline void store_tile(void* p, std::ptrdiff_t stride) {
-  asm volatile("tilestored %%tmm%c0, (%1,%2,1)" ::"n"(T), "r"(p), "r"(stride) : "memory");
-}
-template <int C, int A, int B>
-inline void multiply_tiles() {
-  asm volatile("tdpbf16ps %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"n"(C), "n"(A), "n"(B));
-}
-
-#else
-
-struct EmulatedTiles {
-  TileConfig config;
-  std::uint8_t data[8][kTileRows][kTileBytes];
-};
-thread_local EmulatedTiles tiles;
-
-inline void load_config(const TileConfig& config) {
-  tiles.config = config;
-  std::memset(tiles.data, 0, sizeof tiles.data);
-}
-inline void release_tiles() {}
-template <int T>
-inline void zero_tile() {
-  std::memset(tiles.data[T], 0, sizeof tiles.data[T]);
-}
-template <int T>
-inline void load_tile(const void* p, std::ptrdiff_t stride) {
-  for (int r = 0; r < tiles.config.rows[T]; ++r) {
-    std::memcpy(tiles.data[T][r], static_cast<const char*>(p) + r * stride,
-                tiles.config.row_bytes[T]);
-  }
-}
-template <int T>
-inline void store_tile(void* p, std::ptrdiff_t stride) {
-  for (int r = 0; r < tiles.config.rows[T]; ++r) {
-    std::memcpy(static_cast<char*>(p) + r * stride, tiles.data[T][r], tiles.config.row_bytes[T]);
-  }
-}
-inline float tile_bf16(const std::uint8_t* p) {
-  const std::uint32_t bits = static_cast<std::uint32_t>(load_as<std::uint16_t>(p)) << 16;
-  return load_as<float>(&bits);
-}
-template <int C, int A, int B>
-inline void multiply_tiles() {
-  for (int m = 0; m < tiles.config.rows[C]; ++m) {
-    for (int k = 0; k < 2 * tiles.config.rows[B]; ++k) {
-      const float a = tile_bf16(tiles.data[A][m] + 2 * k);
-      for (int n = 0; n < tiles.config.row_bytes[C] / 4; ++n) {
-        float sum = load_as<float>(tiles.data[C][m] + 4 * n);
-        sum += a * tile_bf16(tiles.data[B][k / 2] + 4 * n + 2 * (k % 2));
-        std::memcpy(tiles.data[C][m] + 4 * n, &sum, sizeof sum);
-      }
-    }
-  }
-}
-
-#endif
-
-// Tiles 0-3 are sums (two row tiles by two panels), 4-5 rows of x, 6-7 blocks of the panels.
-inline void configure(int first_rows, int second_rows) {
-  TileConfig config;
-  for (int t = 0; t < 8; ++t) config.row_bytes[t] = kTileBytes;
-  const int second = second_rows ? second_rows : kTileRows;
-  const int rows[8] = {first_rows, first_rows, second,    second,
-                       first_rows, second,     kTileRows, kTileRows};
-  for (int t = 0; t < 8; ++t) config.rows[t] = static_cast<std::uint8_t>(rows[t]);
-  load_config(config);
-}
-
-// c (+)= x @ b for one or two row tiles and one or two panels, over all of k.
-template <bool TwoRows, bool TwoPanels>
-void multiply(const std::uint16_t* x, std::ptrdiff_t x_stride, const std::uint8_t* const* b,
-              int num_blocks, float* c, std::ptrdiff_t c_stride) {
-  const std::ptrdiff_t x_bytes = 2 * x_stride, c_bytes = 4 * c_stride;
-  zero_tile<0>();
-  if constexpr (TwoPanels) zero_tile<1>();
-  if constexpr (TwoRows) zero_tile<2>();
-  if constexpr (TwoRows && TwoPanels) zero_tile<3>();
-  for (int block = 0; block < num_blocks; ++block) {
-    load_tile<4>(x + block * kBlockDepth, x_bytes);
-    load_tile<6>(b[0] + block * 1024, kTileBytes);
-    multiply_tiles<0, 4, 6>();
-    if constexpr (TwoPanels) {
-      load_tile<7>(b[1] + block * 1024, kTileBytes);
-      multiply_tiles<1, 4, 7>();
-    }
-    if constexpr (TwoRows) {
-      load_tile<5>(x + kTileRows * x_stride + block * kBlockDepth, x_bytes);
-      multiply_tiles<2, 5, 6>();
-      if constexpr (TwoPanels) multiply_tiles<3, 5, 7>();
-    }
-  }
-  store_tile<0>(c, c_bytes);
-  if constexpr (TwoPanels) store_tile<1>(c + kPanelWidth, c_bytes);
-  if constexpr (TwoRows) store_tile<2>(c + kTileRows * c_stride, c_bytes);
-  if constexpr (TwoRows && TwoPanels) {
-    store_tile<3>(c + kTileRows * c_stride + kPanelWidth, c_bytes);
-  }
-}
-
-// A panel rounded to bfloat16 in the tile layout, [k / 2][16][2].
+// A block of a panel, rounded to bfloat16 in tile layout.
 template <Format F>
-void unpack_tiles(const std::uint8_t* panel, int num_blocks, std::uint8_t* out) {
+void unpack_block(const std::uint8_t* panel, int block, std::uint8_t* out) {
+  constexpr int kSpans = PanelReader<F>::kSpans;
   PanelReader<F> reader;
   reader.panel = panel;
-  for (int span = 0; span < PanelReader<F>::kSpans * num_blocks; ++span) {
+  for (int span = kSpans * block; span < kSpans * (block + 1); ++span) {
     go_to_span(reader, span);
     for_units<F>([&](int u) {
       reader.open(u);
+#pragma GCC unroll 4
       for (int i = 0; i < PanelReader<F>::kUnit; i += 2) {
         for (int v = 0; v < kVecs; ++v) {
-          const vu pair = round_bf16(reader.weight(i, v)) >> 16 |
-                          (round_bf16(reader.weight(i + 1, v)) & 0xffff0000u);
+          const vu pair = pair_bf16(reader.weight(i, v), reader.weight(i + 1, v));
           std::memcpy(out + 4 * v * kLanes, &pair, sizeof pair);
         }
         out += kTileBytes;
@@ -154,81 +43,241 @@ void unpack_tiles(const std::uint8_t* panel, int num_blocks, std::uint8_t* out) 
   }
 }
 
-// Float weights with more precision than bfloat16 stay off the tiles.
-inline bool fits_tiles(Format f) { return f != Format::F32 && f != Format::F16; }
-
-inline const std::uint8_t* tile_panel(const PanelRef& panel, int num_blocks, std::uint8_t* out) {
+inline void unpack_block(const PanelRef& panel, int block, std::uint8_t* out) {
   switch (panel.format) {
-    case Format::Q8_0: unpack_tiles<Format::Q8_0>(panel.data, num_blocks, out); return out;
-    case Format::Q4_0: unpack_tiles<Format::Q4_0>(panel.data, num_blocks, out); return out;
-    case Format::Q4_1: unpack_tiles<Format::Q4_1>(panel.data, num_blocks, out); return out;
-    case Format::Q5_0: unpack_tiles<Format::Q5_0>(panel.data, num_blocks, out); return out;
-    case Format::Q5_1: unpack_tiles<Format::Q5_1>(panel.data, num_blocks, out); return out;
-    case Format::Q4_K: unpack_tiles<Format::Q4_K>(panel.data, num_blocks, out); return out;
-    case Format::Q5_K: unpack_tiles<Format::Q5_K>(panel.data, num_blocks, out); return out;
-    case Format::Q6_K: unpack_tiles<Format::Q6_K>(panel.data, num_blocks, out); return out;
-    default: return panel.data;  // BF16 lies in the tile layout already
+    case Format::Q8_0: return unpack_block<Format::Q8_0>(panel.data, block, out);
+    case Format::Q4_0: return unpack_block<Format::Q4_0>(panel.data, block, out);
+    case Format::Q4_1: return unpack_block<Format::Q4_1>(panel.data, block, out);
+    case Format::Q5_0: return unpack_block<Format::Q5_0>(panel.data, block, out);
+    case Format::Q5_1: return unpack_block<Format::Q5_1>(panel.data, block, out);
+    case Format::Q4_K: return unpack_block<Format::Q4_K>(panel.data, block, out);
+    case Format::Q5_K: return unpack_block<Format::Q5_K>(panel.data, block, out);
+    case Format::Q6_K: return unpack_block<Format::Q6_K>(panel.data, block, out);
+    default: return;  // lies in the tile layout already, or never comes here
   }
 }
 
-struct ShapeInUse {
-  int first_rows = -1;
-  int second_rows = -1;
+// Ask for a block of a panel. The machine foresees a stream, but each panel is a new one, over
+// before that helps much.
+inline void prefetch_block(const PanelRef& panel, int block) {
+  const PanelLayout& layout = kPanelLayouts[static_cast<int>(panel.format)];
+  const std::ptrdiff_t group = layout.group_bytes();
+  const std::uint8_t* p = panel.data + block / layout.group_blocks * group +
+                          block % layout.group_blocks * layout.block_bytes();
+  for (int line = 0; line < layout.block_bytes(); line += 64) __builtin_prefetch(p + line);
+}
 
-  void use(int first, int second) {
-    if (first == first_rows && second == second_rows) return;
-    first_rows = first;
-    second_rows = second;
-    configure(first, second);
+// Two panels side by side, or the last one alone, and some blocks of them in tile layout.
+struct Chunk {
+  const PanelRef* panels = nullptr;
+  int count = 0;  // of panels; 0: no chunk
+  int begin = 0;
+  int end = 0;
+  const std::uint8_t* b[kTilePanels] = {};
+};
+
+// The chunks of panels [begin, end) that fit tiles, in order: all of k, then the next panels.
+class ChunkStream {
+ public:
+  static constexpr int kMemory = 2 * kTilePanels * kChunkBlocks * kBlockBytes;
+
+  ChunkStream(const PanelRef* panels, int begin, int end, int depth, std::uint8_t* memory)
+      : panels_(panels),
+        end_(end),
+        num_blocks_((depth + kBlockDepth - 1) / kBlockDepth),
+        num_chunks_((num_blocks_ + kChunkBlocks - 1) / kChunkBlocks),
+        memory_(memory) {
+    prepare(begin, 0);
+    move_on();
   }
+
+  const Chunk& current() const { return current_; }
+  bool is_first() const { return current_.begin == 0; }
+  bool is_last() const { return current_.end == num_blocks_; }
+
+  // The next chunk is to be ready after this many calls of `work`.
+  void share_work(int num_calls) {
+    calls_ = num_calls;
+    owed_ = 0;
+  }
+  void work() {
+    for (owed_ += units_; owed_ >= calls_; owed_ -= calls_) unpack_next();
+  }
+
+  void move_on() {
+    while (unpacked_ < units_) unpack_next();
+    current_ = next_;
+    if (current_.count == 0) return;
+    const int panel = static_cast<int>(current_.panels - panels_);
+    is_last() ? prepare(panel + kTilePanels, 0) : prepare(panel, chunk_ + 1);
+  }
+
+ private:
+  bool fits(int panel) const {
+    return fits_tiles(panels_[panel].format) &&
+           fits_tiles(panels_[std::min(panel + 1, end_ - 1)].format);
+  }
+
+  // What `unpack_next` unpacks from now on.
+  void prepare(int panel, int chunk) {
+    while (panel < end_ && !fits(panel)) panel += kTilePanels;
+    next_ = {};
+    chunk_ = chunk;
+    half_ = 1 - half_;
+    units_ = unpacked_ = 0;
+    if (panel >= end_) return;
+    next_.panels = panels_ + panel;
+    next_.count = std::min(kTilePanels, end_ - panel);
+    next_.begin = num_blocks_ * chunk / num_chunks_;
+    next_.end = num_blocks_ * (chunk + 1) / num_chunks_;
+    for (int p = 0; p < next_.count; ++p) {
+      next_.b[p] = is_unpacked(next_.panels[p].format)
+                       ? next_.panels[p].data + next_.begin * kBlockBytes
+                       : room(p, 0);
+    }
+    units_ = next_.count * (next_.end - next_.begin);
+  }
+
+  void unpack_next() {
+    const int p = unpacked_ % next_.count, i = unpacked_ / next_.count;
+    const PanelRef& panel = next_.panels[p];
+    const int block = next_.begin + i;
+    ++unpacked_;
+    if (is_unpacked(panel.format)) return prefetch_block(panel, block);
+    unpack_block(panel, block, room(p, i));
+    if (block + kBlocksAhead < num_blocks_) {
+      prefetch_block(panel, block + kBlocksAhead);
+    } else if (next_.panels + p + kTilePanels < panels_ + end_) {
+      prefetch_block((&panel)[kTilePanels], (block + kBlocksAhead) % num_blocks_);
+    }
+  }
+
+  std::uint8_t* room(int p, int block) {
+    return memory_ + ((half_ * kTilePanels + p) * kChunkBlocks + block) * kBlockBytes;
+  }
+
+  const PanelRef* panels_;
+  int end_, num_blocks_, num_chunks_;
+  std::uint8_t* memory_;  // two halves: for the current chunk, and for the next one
+  int half_ = 0;
+  Chunk current_, next_;
+  int chunk_ = 0;     // which of its panels' chunks the next one is
+  int units_ = 0;     // blocks of the next one
+  int unpacked_ = 0;  // and how many of them are done
+  int calls_ = 1, owed_ = 0;
+};
+
+// The sums of one block of rows and one or two panels, in tiles. In memory: [rows][2 * 16].
+template <bool TwoRows, bool TwoPanels>
+struct TileSums {
+  static constexpr std::ptrdiff_t kStride = kTilePanels * kPanelWidth;
+
+  static void zero() {
+    zero_tile<0>();
+    if constexpr (TwoPanels) zero_tile<1>();
+    if constexpr (TwoRows) zero_tile<2>();
+    if constexpr (TwoRows && TwoPanels) zero_tile<3>();
+  }
+
+  static void load(const float* c, int first_rows) {
+    const float* second = c + first_rows * kStride;
+    load_tile<0>(c, 4 * kStride);
+    if constexpr (TwoPanels) load_tile<1>(c + kPanelWidth, 4 * kStride);
+    if constexpr (TwoRows) load_tile<2>(second, 4 * kStride);
+    if constexpr (TwoRows && TwoPanels) load_tile<3>(second + kPanelWidth, 4 * kStride);
+  }
+
+  static void store(float* c, int first_rows) {
+    float* second = c + first_rows * kStride;
+    store_tile<0>(c, 4 * kStride);
+    if constexpr (TwoPanels) store_tile<1>(c + kPanelWidth, 4 * kStride);
+    if constexpr (TwoRows) store_tile<2>(second, 4 * kStride);
+    if constexpr (TwoRows && TwoPanels) store_tile<3>(second + kPanelWidth, 4 * kStride);
+  }
+
+  // += x @ chunk.
+  static void add(const std::uint16_t* x, std::ptrdiff_t x_stride, int first_rows,
+                  ChunkStream& stream) {
+    const Chunk& chunk = stream.current();
+    const int num_blocks = chunk.end - chunk.begin;
+    const std::uint8_t *b0 = chunk.b[0], *b1 = chunk.b[1];
+    x += chunk.begin * kBlockDepth;
+    const std::uint16_t* second = x + first_rows * x_stride;
+    for (int block = 0; block < num_blocks; ++block) {
+      load_tile<4>(x + block * kBlockDepth, 2 * x_stride);
+      load_tile<6>(b0 + block * kBlockBytes, kTileBytes);
+      multiply_tiles<0, 4, 6>();
+      if constexpr (TwoPanels) {
+        load_tile<7>(b1 + block * kBlockBytes, kTileBytes);
+        multiply_tiles<1, 4, 7>();
+      }
+      if constexpr (TwoRows) {
+        load_tile<5>(second + block * kBlockDepth, 2 * x_stride);
+        multiply_tiles<2, 5, 6>();
+        if constexpr (TwoPanels) multiply_tiles<3, 5, 7>();
+      }
+      stream.work();
+    }
+  }
+};
+
+// All rows by the current chunk. One block of rows keeps its sums in the tiles until the last one.
+template <bool TwoRows, bool TwoPanels>
+void multiply_chunk(const std::uint16_t* x, std::ptrdiff_t x_stride, const RowBlocks& rows,
+                    ChunkStream& stream, float* c) {
+  using Sums = TileSums<TwoRows, TwoPanels>;
+  const bool stay = rows.count == 1;
+  for (int i = 0; i < rows.count; ++i) {
+    float* sums = c + i * rows.size * Sums::kStride;
+    if (stream.is_first()) {
+      Sums::zero();
+    } else if (!stay) {
+      Sums::load(sums, rows.first);
+    }
+    Sums::add(x + rows.begin(i) * x_stride, x_stride, rows.first, stream);
+    if (stream.is_last() || !stay) Sums::store(sums, rows.first);
+  }
+}
+
+using MultiplyChunk = void (*)(const std::uint16_t*, std::ptrdiff_t, const RowBlocks&,
+                               ChunkStream&, float*);
+constexpr MultiplyChunk kMultiplyChunk[2][2] = {
+    {multiply_chunk<false, false>, multiply_chunk<false, true>},
+    {multiply_chunk<true, false>, multiply_chunk<true, true>},
 };
 
 inline void linear_tiles(const LinearArgs& a, int row_begin, int row_end, int panel_begin,
                          int panel_end, void* scratch) {
-  const int num_blocks = (a.depth + kBlockDepth - 1) / kBlockDepth;
-  const int num_rows = row_end - row_begin;
-  auto* weights = static_cast<std::uint8_t*>(scratch);
-  auto* sums = reinterpret_cast<float*>(weights + 2 * static_cast<std::size_t>(num_blocks) * 1024);
-  constexpr std::ptrdiff_t kStride = 2 * kPanelWidth;
-  ShapeInUse shape;
-  for (int begin = panel_begin; begin < panel_end; begin += 2) {
-    const int count = panel_end - begin < 2 ? 1 : 2;
-    const PanelRef* panels = a.panels + begin;
-    if (!fits_tiles(panels[0].format) || !fits_tiles(panels[count - 1].format)) {
-      linear(a, row_begin, row_end, begin, begin + count, sums);
-      continue;
+  constexpr std::ptrdiff_t kStride = kTilePanels * kPanelWidth;
+  const RowBlocks rows(row_end - row_begin);
+  auto* memory = static_cast<std::uint8_t*>(scratch);
+  auto* sums = reinterpret_cast<float*>(memory + ChunkStream::kMemory);
+  const std::uint16_t* x = a.x_bf16 + row_begin * a.x_bf16_stride;
+  configure(rows);
+  ChunkStream stream(a.panels, panel_begin, panel_end, a.depth, memory);
+  for (; stream.current().count; stream.move_on()) {
+    const Chunk& chunk = stream.current();
+    stream.share_work(rows.count * (chunk.end - chunk.begin));
+    kMultiplyChunk[rows.second > 0][chunk.count == 2](x, a.x_bf16_stride, rows, stream, sums);
+    if (!stream.is_last()) continue;
+    for (int i = 0; i < rows.count; ++i) {  // each has its own sums, also of rows that it shares
+      finish(a, row_begin + rows.begin(i), rows.size, chunk.panels, chunk.count,
+             sums + i * rows.size * kStride, kStride);
     }
-    const std::uint8_t* b[2];
-    for (int p = 0; p < count; ++p) {
-      b[p] = tile_panel(panels[p], num_blocks, weights + p * num_blocks * 1024);
-    }
-    for (int row = 0; row < num_rows; row += 2 * kTileRows) {
-      const int left = num_rows - row;
-      const int first = left < kTileRows ? left : kTileRows;
-      const int second = left - first < kTileRows ? left - first : kTileRows;
-      shape.use(first, second);
-      const std::uint16_t* x = a.x_bf16 + (row_begin + row) * a.x_bf16_stride;
-      float* c = sums + row * kStride;
-      if (second && count == 2) {
-        multiply<true, true>(x, a.x_bf16_stride, b, num_blocks, c, kStride);
-      } else if (second) {
-        multiply<true, false>(x, a.x_bf16_stride, b, num_blocks, c, kStride);
-      } else if (count == 2) {
-        multiply<false, true>(x, a.x_bf16_stride, b, num_blocks, c, kStride);
-      } else {
-        multiply<false, false>(x, a.x_bf16_stride, b, num_blocks, c, kStride);
-      }
-    }
-    finish(a, row_begin, num_rows, panels, count, sums, kStride);
   }
   release_tiles();
+  for (int panel = panel_begin; panel < panel_end; panel += kTilePanels) {
+    const int end = std::min(panel + kTilePanels, panel_end);
+    if (fits_tiles(a.panels[panel].format) && fits_tiles(a.panels[end - 1].format)) continue;
+    linear(a, row_begin, row_end, panel, end, scratch);
+  }
 }
 
 inline std::size_t linear_tiles_scratch(int depth, int num_rows) {
-  const std::size_t num_blocks = static_cast<std::size_t>((depth + kBlockDepth - 1) / kBlockDepth);
-  const std::size_t sums = static_cast<std::size_t>(num_rows) * 2 * kPanelWidth * sizeof(float);
-  const std::size_t fallback = linear_scratch(depth, num_rows);
-  return 2 * num_blocks * 1024 + (sums > fallback ? sums : fallback);
+  const std::size_t sum_rows =
+      static_cast<std::size_t>(num_rows) + static_cast<std::size_t>(RowBlocks(num_rows).count);
+  return std::max(ChunkStream::kMemory + sizeof(float) * sum_rows * kTilePanels * kPanelWidth,
+                  linear_scratch(depth, num_rows));
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
 // Int8 products on AMX tiles. Emulated in plain C++ where HEADRACE_AMX is 2.
 #pragma once
 
-#include "simd/amx.h"
 #include "simd/int8.h"
+#include "simd/tile_registers.h"
 
 namespace headrace {
 namespace {
@@ -38,9 +38,11 @@ inline void multiply_int8_tiles() {
 
 // c[rows][2 * 16] = x @ b for one or two row tiles and one or two panels, over all of the depth.
 template <bool TwoRows, bool TwoPanels>
-void multiply_int8(const std::uint8_t* x, std::ptrdiff_t x_stride, const PanelRef* panels,
-                   std::int32_t* c) {
+void multiply_int8(const std::uint8_t* x, std::ptrdiff_t x_stride, int first_rows,
+                   const PanelRef* panels, std::int32_t* c) {
   constexpr int kTile = kTileRows * kTileBytes, kCRow = 2 * kPanelWidth;
+  const std::uint8_t* second_x = x + first_rows * x_stride;
+  std::int32_t* second_c = c + first_rows * kCRow;
   const std::uint8_t* b = panels[0].data + kInt8WeightsAt;
   const std::ptrdiff_t second = TwoPanels ? panels[1].data - panels[0].data : 0;
   zero_tile<0>();
@@ -56,17 +58,15 @@ void multiply_int8(const std::uint8_t* x, std::ptrdiff_t x_stride, const PanelRe
       multiply_int8_tiles<1, 4, 7>();
     }
     if constexpr (TwoRows) {
-      load_tile<5>(x + kTileRows * x_stride + k, x_stride);
+      load_tile<5>(second_x + k, x_stride);
       multiply_int8_tiles<2, 5, 6>();
       if constexpr (TwoPanels) multiply_int8_tiles<3, 5, 7>();
     }
   }
   store_tile<0>(c, 4 * kCRow);
   if constexpr (TwoPanels) store_tile<1>(c + kPanelWidth, 4 * kCRow);
-  if constexpr (TwoRows) store_tile<2>(c + kTileRows * kCRow, 4 * kCRow);
-  if constexpr (TwoRows && TwoPanels) {
-    store_tile<3>(c + kTileRows * kCRow + kPanelWidth, 4 * kCRow);
-  }
+  if constexpr (TwoRows) store_tile<2>(second_c, 4 * kCRow);
+  if constexpr (TwoRows && TwoPanels) store_tile<3>(second_c + kPanelWidth, 4 * kCRow);
 }
 
 inline void int8_linear_tiles(const Int8Args& a, int row_begin, int row_end, int panel_begin,
@@ -75,25 +75,24 @@ inline void int8_linear_tiles(const Int8Args& a, int row_begin, int row_end, int
     return int8_linear(a, row_begin, row_end, panel_begin, panel_end);
   }
   alignas(64) std::int32_t sums[2 * kTileRows * 2 * kPanelWidth];
-  ShapeInUse shape;
+  const RowBlocks rows(row_end - row_begin);
+  configure(rows);
   for (int begin = panel_begin; begin < panel_end; begin += 2) {
     const int count = panel_end - begin < 2 ? 1 : 2;
     const PanelRef* panels = a.linear.panels + begin;
-    for (int row = row_begin; row < row_end; row += 2 * kTileRows) {
-      const int first = std::min(row_end - row, kTileRows);
-      const int second = std::min(row_end - row - first, kTileRows);
-      shape.use(first, second);
+    for (int i = 0; i < rows.count; ++i) {
+      const int row = row_begin + rows.begin(i);
       const std::uint8_t* x = a.x + row * a.x_stride;
-      if (second && count == 2) {
-        multiply_int8<true, true>(x, a.x_stride, panels, sums);
-      } else if (second) {
-        multiply_int8<true, false>(x, a.x_stride, panels, sums);
+      if (rows.second && count == 2) {
+        multiply_int8<true, true>(x, a.x_stride, rows.first, panels, sums);
+      } else if (rows.second) {
+        multiply_int8<true, false>(x, a.x_stride, rows.first, panels, sums);
       } else if (count == 2) {
-        multiply_int8<false, true>(x, a.x_stride, panels, sums);
+        multiply_int8<false, true>(x, a.x_stride, rows.first, panels, sums);
       } else {
-        multiply_int8<false, false>(x, a.x_stride, panels, sums);
+        multiply_int8<false, false>(x, a.x_stride, rows.first, panels, sums);
       }
-      finish_int8(a, row, first + second, panels, count, sums);
+      finish_int8(a, row, rows.size, panels, count, sums);
     }
   }
   release_tiles();

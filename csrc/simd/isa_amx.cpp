@@ -1,4 +1,4 @@
-// Kernels for AVX-512 with AMX bfloat16 tiles.
+// Kernels for AVX-512 with BF16 and AMX bfloat16 tiles.
 #define HEADRACE_ISA_NAME "amx"
 #define HEADRACE_TABLE kAmxKernels
 #define HEADRACE_LANES 16

@@ -30,9 +30,12 @@ def test_make_ops_with_a_forced_isa_uses_it(monkeypatch: pytest.MonkeyPatch, isa
     assert make_ops("native", "cpu", 1).name == isa
 
 
-def test_make_ops_with_an_unknown_isa_names_the_choices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ISA_VARIABLE, "mmx")
-    with pytest.raises(ConfigError, match=r"HEADRACE_ISA=mmx is not available.*portable"):
+@pytest.mark.parametrize("isa", sorted({"mmx", "avx2", "avx512", "amx"} - {*available_isas()}))
+def test_make_ops_with_an_isa_that_is_not_here_names_the_choices(
+    monkeypatch: pytest.MonkeyPatch, isa: str
+) -> None:
+    monkeypatch.setenv(ISA_VARIABLE, isa)
+    with pytest.raises(ConfigError, match=rf"HEADRACE_ISA={isa} is not available.*portable"):
         make_ops("native", "cpu", 1)
 
 
