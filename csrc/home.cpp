@@ -32,7 +32,9 @@ CacheType cache_type(const std::string& dtype) {
 }  // namespace
 
 Home::Home(const std::string& isa, int num_threads)
-    : kernels_(kernels_by_name(isa)), num_threads_(threads_to_use(num_threads)) {}
+    : kernels_(kernels_by_name(isa)),
+      int8_kernels_(int8_kernels_beside(kernels_)),
+      num_threads_(threads_to_use(num_threads)) {}
 
 std::shared_ptr<Linear> Home::make_linear(int depth, bool int8) const {
   if (int8 && depth > kInt8MaxDepth) {
@@ -43,7 +45,7 @@ std::shared_ptr<Linear> Home::make_linear(int depth, bool int8) const {
   auto linear = std::make_shared<Linear>();
   linear->memory = arena_;
   linear->depth = depth;
-  linear->int8 = int8 ? &int8_kernels_beside(kernels_) : nullptr;
+  linear->int8 = int8 ? &int8_kernels_ : nullptr;
   return linear;
 }
 
@@ -62,7 +64,7 @@ std::vector<PanelRef> Home::pack(const StoredMatrix& matrix, int first_column, b
   parallel(num_threads_, count, [&](int p) {
     std::uint8_t* panel = data + static_cast<std::size_t>(p) * size;
     if (int8) {
-      pack_int8_panel(int8_kernels_beside(kernels_), matrix, p, panel);
+      pack_int8_panel(int8_kernels_, matrix, p, panel);
     } else {
       pack_panel(matrix, p, panel);
     }

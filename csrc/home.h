@@ -76,6 +76,7 @@ class Home {
   std::vector<PanelRef> pack(const StoredMatrix& matrix, int first_column, bool int8);
 
   const Kernels& kernels_;
+  const Int8Kernels& int8_kernels_;
   int num_threads_;
   std::shared_ptr<Arena> arena_ = std::make_shared<Arena>();
 };
