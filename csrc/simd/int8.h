@@ -43,6 +43,8 @@ inline vi dot4(vi sum, vi x, vi w) {
 constexpr int kInt8Beside = kLanes == 16 ? 2 : 1;
 constexpr int kInt8Rows = kLanes == 16 ? 12 : kLanes == 8 ? (HEADRACE_INT8_UNSIGNED ? 6 : 4) : 2;
 
+constexpr int kInt8Ahead = 1024;  // bytes of a panel asked for ahead of their use
+
 // sums[m * 32 + p * 16 ..] = x[m] . panel p over all of the depth, in U runs of every U-th step.
 template <int M, int P, int U>
 void int8_tile(const Int8Args& a, int row, const PanelRef* panels, std::int32_t* sums) {
@@ -74,7 +76,13 @@ void int8_tile(const Int8Args& a, int row, const PanelRef* panels, std::int32_t*
         }
       }
     }
-    for (int p = 0; p < P; ++p) w[p] += U * kPanelWidth * 4;
+    for (int p = 0; p < P; ++p) {
+      // Few rows wait for memory, and the machine's own foresight ends with each page.
+      if constexpr (M <= 4) {
+        for (int u = 0; u < U; ++u) __builtin_prefetch(w[p] + kInt8Ahead + u * kPanelWidth * 4);
+      }
+      w[p] += U * kPanelWidth * 4;
+    }
   }
 #pragma GCC unroll 12
   for (int m = 0; m < M; ++m) {
