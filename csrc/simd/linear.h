@@ -20,7 +20,7 @@ constexpr int kStretch = 256;                // k unpacked at a time, whole bloc
 
 // Panels side by side for few rows: enough sums in flight, few enough registers.
 constexpr int fused_beside(Format f, int rows) {
-  const int budget = (kLanes == 16 ? 2 : 1) * (has_blocks(f) ? 4 : 8);
+  const int budget = (kManyRegisters ? 2 : 1) * (has_blocks(f) ? 4 : 8);
   const int fit = budget / (rows * kVecs);
   return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
 }

@@ -8,7 +8,7 @@ namespace headrace {
 namespace {
 
 // Accumulators that fit beside the operands, and the rows of a full tile of one panel.
-constexpr int kAccumulators = kLanes == 16 ? 24 : 12;
+constexpr int kAccumulators = kManyRegisters ? 24 : 12;
 constexpr int kRowBlock = kLanes == 16 ? 12 : kAccumulators / kVecs;
 
 // Panels side by side in a tile of this many rows: enough independent sums to hide fma latency.

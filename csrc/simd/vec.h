@@ -10,6 +10,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace headrace {
@@ -17,6 +19,11 @@ namespace {
 
 constexpr int kLanes = HEADRACE_LANES;
 constexpr int kVecs = kPanelWidth / kLanes;  // vectors per panel row
+#if HEADRACE_LANES == 16 || defined(__aarch64__)
+constexpr bool kManyRegisters = true;  // 32 vectors of them, else 16
+#else
+constexpr bool kManyRegisters = false;
+#endif
 
 typedef float vf __attribute__((vector_size(4 * kLanes)));
 typedef std::int32_t vi __attribute__((vector_size(4 * kLanes)));
@@ -72,6 +79,9 @@ inline vi load_u8(const std::uint8_t* p) {
 #elif HEADRACE_LANES == 8
   return reinterpret_cast<vi>(
       _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__aarch64__)
+  const uint8x8_t bytes = vcreate_u8(load_as<std::uint32_t>(p));
+  return reinterpret_cast<vi>(vmovl_u16(vget_low_u16(vmovl_u8(bytes))));
 #else
   return __builtin_convertvector(load_as<vb>(p), vi);
 #endif
@@ -83,6 +93,9 @@ inline vi load_i8(const std::uint8_t* p) {
 #elif HEADRACE_LANES == 8
   return reinterpret_cast<vi>(
       _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__aarch64__)
+  const int8x8_t bytes = vcreate_s8(load_as<std::uint32_t>(p));
+  return reinterpret_cast<vi>(vmovl_s16(vget_low_s16(vmovl_s8(bytes))));
 #else
   return __builtin_convertvector(load_as<vc>(p), vi);
 #endif
@@ -93,6 +106,8 @@ inline vu load_u16(const std::uint16_t* p) {
   return reinterpret_cast<vu>(_mm512_maskz_cvtepu16_epi32(0xffff, load_as<__m256i>(p)));
 #elif HEADRACE_LANES == 8
   return reinterpret_cast<vu>(_mm256_cvtepu16_epi32(load_as<__m128i>(p)));
+#elif defined(__aarch64__)
+  return reinterpret_cast<vu>(vmovl_u16(vld1_u16(p)));
 #else
   return __builtin_convertvector(load_as<vh>(p), vu);
 #endif
@@ -105,6 +120,8 @@ inline vf load_f16(const std::uint16_t* p) {
   return _mm512_maskz_cvtph_ps(0xffff, load_as<__m256i>(p));
 #elif HEADRACE_LANES == 8
   return _mm256_cvtph_ps(load_as<__m128i>(p));
+#elif defined(__aarch64__)
+  return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
 #else
   // Shift the fields into place; a power of two then corrects the exponent, subnormals included.
   const vu h = load_u16(p);
@@ -124,7 +141,12 @@ inline vu round_bf16(vf v) {
 }
 
 inline void store_bf16(std::uint16_t* p, vf v) {
+#if HEADRACE_LANES == 16 && defined(__AVX512BF16__)
+  // Makes zeros of denormals, which products on tiles do anyway.
+  const auto half = _mm512_maskz_cvtneps_pbh(0xffff, v);
+#else
   const vh half = __builtin_convertvector(round_bf16(v) >> 16, vh);
+#endif
   std::memcpy(p, &half, sizeof half);
 }
 
@@ -138,6 +160,8 @@ inline void store_f16(std::uint16_t* p, vf v) {
 #elif HEADRACE_LANES == 8
   const __m128i half = _mm256_cvtps_ph(kept, _MM_FROUND_TO_NEAREST_INT);
   std::memcpy(p, &half, sizeof half);
+#elif defined(__aarch64__)
+  vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(kept)));
 #else
   const vu bits = as_bits(kept);
   const vu sign = (bits >> 16) & 0x8000;
