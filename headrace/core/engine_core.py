@@ -13,6 +13,7 @@ import msgspec
 
 from headrace.config.engine import EngineConfig
 from headrace.core.control import Control
+from headrace.core.pace import StepPace
 from headrace.core.profiler import StepProfiler
 from headrace.core.scheduler import Scheduler
 from headrace.errors import ValidationError
@@ -64,6 +65,7 @@ class EngineCore:
         )
         self._answers: list[EngineCoreOutput] = []
         """To requests that were refused or ended early; sent with the next step."""
+        self._pace = StepPace()
         self.has_news = False
         """Whether somebody waits for what the last step gave."""
 
@@ -126,10 +128,17 @@ class EngineCore:
         self.has_news = bool(outputs)
         num_step_tokens = 0
         if self.scheduler.has_work() and (executor := self.control.executor) is not None:
-            order = self.scheduler.schedule()
-            outputs += self.scheduler.update(order, executor.execute(order))
-            self.has_news |= self.scheduler.has_news
+            num_decodes = self.scheduler.num_watched_decodes()
+            order = self.scheduler.schedule(
+                self._pace.prefill_tokens(num_decodes) if num_decodes else None
+            )
             num_step_tokens = order.total_num_scheduled_tokens
+            begin = self._now()
+            result = executor.execute(order)
+            if num_step_tokens:
+                self._pace.note(num_step_tokens, self._now() - begin)
+            outputs += self.scheduler.update(order, result)
+            self.has_news |= self.scheduler.has_news
         return self._outputs(outputs, num_step_tokens)
 
     def idle_outputs(self) -> EngineCoreOutputs:

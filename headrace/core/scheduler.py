@@ -13,6 +13,8 @@ The rules, in the order they are applied (`order` of a request: by arrival, or b
    are free, so that prefills under way never wait for each other's blocks. One block is kept free
    for each running request that may still grow, so that an admission is not undone at once. It is
    never overtaken. A step that preempted admits nothing.
+4. All prefills of a step together may be limited further (`schedule`): then a running request whose
+   prompt is not computed yet may have to wait a step, but never the first one in `order`.
 """
 
 from __future__ import annotations
@@ -92,6 +94,8 @@ class Scheduler:
         """What the worker is still to be told to forget."""
         self._num_added = 0
         self._num_queued_tokens = 0
+        self._prefill_left = 0
+        """Of the step being scheduled."""
         self._num_preemptions = 0
         self._num_steps = 0
         self._prompt_tokens = 0
@@ -207,8 +211,23 @@ class Scheduler:
 
     # A step begins
 
-    def schedule(self) -> SchedulerOutput:
-        """The next step's order; its result goes to `update` before the next call."""
+    def num_watched_decodes(self) -> int:
+        """How many running requests come to a token that is watched, if prefills could delay
+        them; 0 when there is nothing to prefill."""
+        if not self._num_queued_tokens or not self._chunks_prefill:
+            return 0
+        return sum(
+            request.is_watched and len(request.token_ids) - request.num_computed_tokens == 1
+            for request in self.running
+        )
+
+    def schedule(self, max_prefill_tokens: int | None = None) -> SchedulerOutput:
+        """The next step's order; its result goes to `update` before the next call.
+
+        Args:
+            max_prefill_tokens: at least 1; None is no limit but that of all tokens.
+        """
+        self._prefill_left = max_prefill_tokens or self._max_step_tokens
         counts: dict[str, int] = {}
         cached: list[CachedRequest] = []
         new: list[NewRequest] = []
@@ -235,7 +254,12 @@ class Scheduler:
             num_computed = request.num_computed_tokens
             num = len(request.token_ids) - num_computed
             if num > 1:
-                num = min(num, self._max_chunk, budget - (len(running) - idx - 1))
+                if not self._prefill_left:
+                    idx += 1
+                    continue
+                left = min(budget - (len(running) - idx - 1), self._prefill_left)
+                num = min(num, self._max_chunk, left)
+                self._prefill_left -= num
             num_slots = len(request.block_ids) * block_size
             new_block_ids: list[int] = []
             if num_computed + num > num_slots:
@@ -278,15 +302,18 @@ class Scheduler:
     ) -> int:
         """Rule 3. Returns the budget left."""
         block_size = self.kv_cache.block_size
-        while len(self.waiting) and budget > 0 and len(self.running) < self._max_running:
+        while len(self.waiting) and len(self.running) < self._max_running:
+            left = min(budget, self._prefill_left)
+            if left <= 0:
+                break
             request = self.waiting.peek()
             prefix = self.kv_cache.find_prefix(request)
             num_computed = len(prefix) * block_size
             num_known = len(request.token_ids)
             num = num_known - num_computed
             if self._chunks_prefill:
-                num = min(num, self._max_chunk, budget)
-            elif num > budget:
+                num = min(num, self._max_chunk, left)
+            elif num > left:
                 break
             if self.kv_cache.allocate(request, num_known, prefix, num_growing) is None:
                 break
@@ -297,6 +324,7 @@ class Scheduler:
             counts[request.request_id] = num
             new.append(request.to_new_request())
             budget -= num
+            self._prefill_left -= num
         return budget
 
     def _admit(self, request: Request, num_computed: int) -> None:

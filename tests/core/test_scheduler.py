@@ -48,8 +48,8 @@ class Rig:
     def add(self, request_id: str, prompt: list[int], **options: Any) -> None:
         self.scheduler.add_request(make_core_request(request_id, prompt, **options))
 
-    def step(self) -> SchedulerOutput:
-        order = self.scheduler.schedule()
+    def step(self, max_prefill_tokens: int | None = None) -> SchedulerOutput:
+        order = self.scheduler.schedule(max_prefill_tokens)
         for output in self.scheduler.update(order, self.executor.execute(order)):
             self.outputs.setdefault(output.request_id, []).append(output)
         return order
@@ -84,6 +84,61 @@ def test_first_and_last_outputs_are_news_and_so_is_each_token_of_a_watched_reque
     rig.scheduler.abort(["b"])
     rig.step()
     assert rig.scheduler.has_news is False
+
+
+# Prefills held short
+
+
+def test_limited_prefills_share_the_limit_in_order_and_decodes_take_none_of_it() -> None:
+    rig = Rig()
+    rig.add("a", [1] * 3, max_tokens=20)
+    rig.step()
+    rig.add("b", [2] * 9)
+    rig.add("c", [3] * 9)
+    assert rig.step(max_prefill_tokens=5).num_scheduled_tokens == {"a": 1, "b": 5}
+    assert rig.step(max_prefill_tokens=6).num_scheduled_tokens == {"a": 1, "b": 4, "c": 2}
+    assert rig.step(max_prefill_tokens=3).num_scheduled_tokens == {"a": 1, "b": 1, "c": 3}
+    assert rig.step().num_scheduled_tokens == {"a": 1, "b": 1, "c": 4}
+
+
+def test_a_limited_prefill_waits_a_step_when_an_earlier_one_takes_all() -> None:
+    rig = Rig(max_num_batched_tokens=6)
+    rig.add("a", [1] * 5)
+    rig.add("b", [2] * 9)
+    rig.add("c", [3] * 2, max_tokens=9)
+    assert rig.step(max_prefill_tokens=4).num_scheduled_tokens == {"a": 4}
+    assert rig.step(max_prefill_tokens=4).num_scheduled_tokens == {"a": 1, "b": 4}
+    assert rig.step(max_prefill_tokens=5).num_scheduled_tokens == {"a": 1, "b": 5}
+    rig = Rig()
+    rig.add("a", [1] * 9)
+    rig.add("b", [2] * 9)
+    rig.step(max_prefill_tokens=10)
+    assert rig.step(max_prefill_tokens=3).num_scheduled_tokens == {"a": 1, "b": 3}
+    rig = Rig()
+    for name in "ab":
+        rig.add(name, [1] * 12, cache_salt=name)
+    rig.step(max_prefill_tokens=13)  # 12 of a, 1 of b
+    rig.scheduler.preempt_all()
+    rig.step(max_prefill_tokens=2)
+    assert rig.step(max_prefill_tokens=2).num_scheduled_tokens.keys() == {"a", "b"}
+
+
+def test_watched_decodes_are_counted_only_while_there_is_something_to_prefill() -> None:
+    rig = Rig(max_num_batched_tokens=12)
+    rig.add("a", [1] * 3, max_tokens=20)
+    rig.add("b", [2] * 3, max_tokens=20, is_watched=False)
+    assert rig.scheduler.num_watched_decodes() == 0
+    rig.step()
+    assert rig.scheduler.num_watched_decodes() == 0
+    rig.add("c", [3] * 30)
+    assert rig.scheduler.num_watched_decodes() == 1
+    rig.step()
+    assert rig.scheduler.num_watched_decodes() == 1
+    rig = Rig(enable_chunked_prefill=False)
+    rig.add("a", [1] * 3, max_tokens=20)
+    rig.step()
+    rig.add("c", [3] * 30)
+    assert rig.scheduler.num_watched_decodes() == 0
 
 
 # Filling a step

@@ -128,8 +128,10 @@ class Drill:
         self.time += 1.0
         scheduler, oracle = self.scheduler, self.oracle
         best = scheduler.running[0] if scheduler.running else None
-        decision = oracle.schedule()
-        order = scheduler.schedule()
+        chunked = self.config.enable_chunked_prefill
+        limit = self.rng.randint(1, 6) if chunked and self.rng.random() < 0.5 else None
+        decision = oracle.schedule(limit)
+        order = scheduler.schedule(limit)
         assert [
             (n.request_id, tuple(n.token_ids), tuple(n.block_ids), n.num_computed_tokens)
             for n in order.new_requests

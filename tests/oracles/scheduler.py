@@ -102,9 +102,10 @@ class OracleScheduler:
     def live(self) -> list[OracleRequest]:
         return self.waiting + self.running
 
-    def schedule(self) -> Decision:
+    def schedule(self, max_prefill_tokens: int | None = None) -> Decision:
         decision = Decision()
         left = self.config.max_num_batched_tokens
+        prefill_left = left if max_prefill_tokens is None else max_prefill_tokens
         has_preempted = False
         done: list[OracleRequest] = []
         while True:
@@ -114,7 +115,11 @@ class OracleScheduler:
             request = rest[0]
             num = len(request.tokens) - request.computed
             if num > 1:
-                num = min(self._chunk(num), left - (len(rest) - 1))
+                num = min(self._chunk(num), left - (len(rest) - 1), prefill_left)
+                if num == 0:
+                    done.append(request)
+                    continue
+                prefill_left -= num
             lacking = self._blocks_for(request.computed + num) - len(request.blocks)
             if lacking > len(self.free):
                 self._preempt(rest[-1])
@@ -127,21 +132,21 @@ class OracleScheduler:
             left -= num
             done.append(request)
         if not has_preempted:
-            self._admit(decision, left)
+            self._admit(decision, left, prefill_left)
         decision.forgotten, self.forgotten = self.forgotten, []
         return decision
 
-    def _admit(self, decision: Decision, left: int) -> None:
+    def _admit(self, decision: Decision, left: int, prefill_left: int) -> None:
         config = self.config
         places = min(config.max_num_seqs, config.max_num_batched_tokens)
-        while self.waiting and left > 0 and len(self.running) < places:
+        while self.waiting and min(left, prefill_left) > 0 and len(self.running) < places:
             request = min(self.waiting, key=lambda r: r.rank)
             prefix = self._longest_prefix(request)
             computed = len(prefix) * self.block_size
             num = len(request.tokens) - computed
             if config.enable_chunked_prefill:
-                num = min(self._chunk(num), left)
-            elif num > left:
+                num = min(self._chunk(num), left, prefill_left)
+            elif num > min(left, prefill_left):
                 return
             can_grow = [
                 r for r in self.running if len(r.blocks) < self._blocks_for(r.max_total - 1)
@@ -167,6 +172,7 @@ class OracleScheduler:
                 (request.request_id, tuple(request.tokens), tuple(request.blocks), computed)
             )
             left -= num
+            prefill_left -= num
 
     def update(
         self, counts: dict[str, int], sampled: dict[str, int], ended: set[str], failed: set[str]

@@ -1,0 +1,100 @@
+"""The pace of steps: a line found in their times, and what it allows."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+
+from headrace.config.engine import CacheConfig, SchedulerConfig
+from headrace.core.engine_core import EngineCore
+from headrace.core.pace import FIRST_GUESS, MAX_FIXED_TOKENS, MAX_STRETCH, StepPace
+from headrace.messages.step import ModelRunnerOutput, SchedulerOutput
+from tests.core.test_engine_core import CONFIG
+from tests.fakes import RecordingExecutor, make_core_request
+
+
+@pytest.mark.parametrize(("fixed", "per_token"), [(0.005, 0.001), (0.02, 0.0001), (0.0, 0.002)])
+def test_the_line_is_found_in_noisy_steps(fixed: float, per_token: float) -> None:
+    rng = random.Random(7)
+    pace = StepPace()
+    for _ in range(300):
+        num_tokens = rng.choice([1, 2, 30, 31, 60, 90])
+        pace.note(num_tokens, (fixed + per_token * num_tokens) * rng.uniform(0.98, 1.02))
+    assert pace.fixed_tokens == pytest.approx(fixed / per_token, rel=0.2, abs=2.0)
+
+
+def test_a_step_with_prefills_takes_at_most_so_many_times_one_without() -> None:
+    fixed, per_token = 0.006, 0.0015
+    pace = StepPace()
+    for num_tokens in [1, 1, 1, 512, 1, 1, 64, 32] * 3:
+        pace.note(num_tokens, fixed + per_token * num_tokens)
+    for num_decodes in (1, 8, 32, 200):
+        alone = fixed + per_token * num_decodes
+        together = alone + per_token * pace.prefill_tokens(num_decodes)
+        assert 1.5 < together / alone <= MAX_STRETCH + 1e-9
+
+
+def test_equal_steps_and_odd_ones_teach_nothing() -> None:
+    pace = StepPace()
+    for _ in range(50):
+        pace.note(8, 0.01)
+    assert pace.fixed_tokens == FIRST_GUESS
+    for num_tokens in (1, 64, 1, 64):
+        pace.note(num_tokens, 1.0 / num_tokens)  # more tokens, less time
+    assert pace.fixed_tokens == FIRST_GUESS
+
+
+def test_what_is_allowed_has_bounds() -> None:
+    pace = StepPace()
+    for num_tokens in (1, 100) * 20:
+        pace.note(num_tokens, 1.0 + 1e-9 * num_tokens)
+    assert pace.fixed_tokens == MAX_FIXED_TOKENS
+    pace = StepPace()
+    for num_tokens in (1, 100) * 20:
+        pace.note(num_tokens, 1e-6 * num_tokens**2)
+    assert pace.fixed_tokens == 0.0
+    assert pace.prefill_tokens(0) == 1
+
+
+class SlowExecutor(RecordingExecutor):
+    """Takes a time that is a line over the step's tokens, on a clock of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(max_model_len=2000, num_blocks=500, block_size=16)
+        self.time = 0.0
+        self.durations: list[float] = []
+
+    def execute(self, order: SchedulerOutput) -> ModelRunnerOutput:
+        seconds = 0.006 + 0.0015 * order.total_num_scheduled_tokens
+        self.time += seconds
+        self.durations.append(seconds)
+        return super().execute(order)
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_newcomers_stretch_the_steps_of_streams_only_so_far(is_watched: bool) -> None:
+    executor = SlowExecutor()
+    config = msgspec.structs.replace(
+        CONFIG,
+        model=msgspec.structs.replace(CONFIG.model, max_model_len=2000),
+        cache=CacheConfig(block_size=16),
+        scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=1024),
+    )
+    core = EngineCore(config, executor, now=lambda: executor.time)
+    core.add_request(make_core_request("a", [1] * 600, max_tokens=900, is_watched=is_watched))
+    for _ in range(50):
+        core.step()
+    usual = executor.durations[-1]
+    executor.durations.clear()
+    core.add_request(make_core_request("b", [2] * 1000, max_tokens=2))
+    has_answered = False
+    while not has_answered:
+        has_answered = any(output.request_id == "b" for output in core.step().outputs)
+    if is_watched:
+        assert max(executor.durations) < 3 * usual
+        # All the newcomer's tokens, at 1 / (1 - 1 / MAX_STRETCH) of the time they need alone.
+        assert sum(executor.durations) < 1.05 * 1000 * 0.0015 * MAX_STRETCH / (MAX_STRETCH - 1)
+    else:
+        assert len(executor.durations) == 1
