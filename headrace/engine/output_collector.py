@@ -58,7 +58,9 @@ class RequestOutputCollector:
             self._pending = output
         else:
             _merge(self._pending, output, self._kind is RequestOutputKind.DELTA)
-        self._wake()
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
 
     def fail(self, error: Exception) -> None:
         """Let the reader have an error after what is pending. The first one counts."""

@@ -132,10 +132,25 @@ class RequestState:
                 return None
         answer = self._make_answer(finish_reason, stop_reason, error)
         parent = self.parent
-        if parent is None:
-            return self._wrap([answer], is_finished)
-        answers, is_last = parent.take(answer)
-        return self._wrap(answers, is_last) if answers else None
+        answers = [answer]
+        if parent is not None:
+            answers, is_finished = parent.take(answer)
+            if not answers:
+                return None
+        prompt_logprobs = self._prompt_logprobs
+        if self._has_sent and self.kind is RequestOutputKind.DELTA:
+            prompt_logprobs = None
+        self._has_sent = True
+        return RequestOutput(
+            self.external_id,
+            self.prompt.prompt,
+            self.prompt.prompt_token_ids,
+            answers,
+            is_finished,
+            prompt_logprobs,
+            self.num_cached_tokens,
+            self.ledger.metrics,
+        )
 
     def _make_answer(
         self, finish_reason: str | None, stop_reason: int | str | None, error: str | None
@@ -144,8 +159,7 @@ class RequestState:
         start = self._num_sent if is_delta else 0
         text = ""
         if self.detokenizer is not None:
-            is_finished = finish_reason is not None
-            text = self.detokenizer.next_text(finished=is_finished, delta=is_delta)
+            text = self.detokenizer.next_text(finished=finish_reason is not None, delta=is_delta)
         logprobs = self._logprobs
         answer = CompletionOutput(
             self.index,
@@ -159,19 +173,3 @@ class RequestState:
         )
         self._num_sent = len(self._token_ids)
         return answer
-
-    def _wrap(self, answers: list[CompletionOutput], is_finished: bool) -> RequestOutput:
-        prompt_logprobs = self._prompt_logprobs
-        if self.kind is RequestOutputKind.DELTA and self._has_sent:
-            prompt_logprobs = None
-        self._has_sent = True
-        return RequestOutput(
-            self.external_id,
-            self.prompt.prompt,
-            self.prompt.prompt_token_ids,
-            answers,
-            is_finished,
-            prompt_logprobs,
-            self.num_cached_tokens,
-            self.ledger.metrics,
-        )

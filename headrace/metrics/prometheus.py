@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from headrace.config.engine import EngineConfig
 from headrace.messages.outputs import FinishReason, SchedulerStats
 from headrace.metrics.stats import FinishedRequestStats, IterationStats
+from headrace.metrics.token_histogram import TokenHistogram
 
 LABELS = ("model_name", "engine")
 TTFT_BUCKETS = (
@@ -83,8 +84,7 @@ class PrometheusStatLogger:
             self._cached_tokens.inc(iteration.num_cached_tokens)
         for seconds in iteration.time_to_first_tokens:
             self._ttft.observe(seconds)
-        for seconds in iteration.inter_token_latencies:
-            self._itl.observe(seconds)
+        self._itl.observe_all(iteration.inter_token_latencies)
         for finished in iteration.finished:
             self._record_finished(finished)
 
@@ -198,9 +198,13 @@ class PrometheusStatLogger:
         self._ttft = self._histogram(
             "time_to_first_token_seconds", "Arrival to first token.", TTFT_BUCKETS
         )
-        self._itl = self._histogram(
-            "inter_token_latency_seconds", "Between two tokens of a request.", ITL_BUCKETS
+        self._itl = TokenHistogram(
+            self._name("inter_token_latency_seconds"),
+            "Between two tokens of a request.",
+            dict(zip(LABELS, self._labels, strict=True)),
+            ITL_BUCKETS,
         )
+        self.registry.register(self._itl)
         self._tpot = self._histogram(
             "request_time_per_output_token_seconds",
             "Mean time per token after the first.",

@@ -46,8 +46,11 @@ class Tally:
 
     def add(self, job: int, output: RequestOutput) -> None:
         """Take in an output of the job at this position."""
-        self._prompts[job] = len(output.prompt_token_ids)
-        self._cached[job] = max(self._cached.get(job, 0), output.num_cached_tokens or 0)
+        if job not in self._prompts:
+            self._prompts[job] = len(output.prompt_token_ids)
+            self._cached[job] = 0
+        if output.num_cached_tokens and output.num_cached_tokens > self._cached[job]:
+            self._cached[job] = output.num_cached_tokens
         for answer in output.outputs:
             self.completion_tokens += len(answer.token_ids)
 

@@ -16,8 +16,8 @@ import headrace
 from headrace.engine.client import EngineClient
 from headrace.metrics.prometheus import PrometheusStatLogger
 from headrace.server import chat, completions, health, models, tokenize
-from headrace.server.chat_stream import chat_frames
-from headrace.server.completions_stream import completion_frames
+from headrace.server.chat_stream import ChatFrames
+from headrace.server.completions_stream import CompletionFrames
 from headrace.server.errors import error_response
 from headrace.server.middleware import (
     OPEN_PATHS,
@@ -46,7 +46,7 @@ async def create_completion(state: ServerState, request: Request) -> Response:
     """Continue prompts."""
     plan, live, headers = await completions.answer_completion(state, request)
     if plan.body.stream:
-        return EventStream(live, state.cut, completion_frames(plan, live), headers)
+        return EventStream(live, state.cut, CompletionFrames(plan), headers)
     return await completions.respond_whole(state, request, plan, live, headers)
 
 
@@ -54,7 +54,7 @@ async def create_chat_completion(state: ServerState, request: Request) -> Respon
     """Answer a conversation."""
     plan, live, headers = await chat.answer_chat(state, request)
     if plan.body.stream:
-        return EventStream(live, state.cut, chat_frames(plan, live), headers)
+        return EventStream(live, state.cut, ChatFrames(plan), headers)
     return await chat.respond_whole(state, request, plan, live, headers)
 
 

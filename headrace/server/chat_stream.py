@@ -2,46 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-
 from msgspec import UNSET
 
 from headrace.outputs import CompletionOutput, RequestOutput
 from headrace.server.answer import check_answer
 from headrace.server.chat import ChatPlan
-from headrace.server.live import LiveRequests
 from headrace.server.logprobs import LogprobWriter
 from headrace.server.protocol.chat import ChatChunk, ChatChunkChoice, Delta
 from headrace.server.protocol.common import Usage
-from headrace.server.sse import frame
+from headrace.server.sse import TextFrames, frame
 
 
-async def chat_frames(plan: ChatPlan, live: LiveRequests) -> AsyncGenerator[bytes, None]:
+class ChatFrames:
     """Frames as outputs come. Per choice: first the role, then text, one finish_reason at last.
 
-    Raises:
-        EngineGenerateError, EngineDeadError: the answer could not be finished.
+    Implements `sse.FrameMaker`.
     """
-    writers: dict[int, LogprobWriter] = {}
-    async with aclosing(live.outputs()) as outputs:
-        async for _job, output in outputs:
-            plan.tally.add(0, output)
-            for answer in output.outputs:
-                check_answer(answer)
-                frames = b""
-                if answer.index not in writers:
-                    if not answer.token_ids and not answer.finished():
-                        continue
-                    writers[answer.index] = plan.writer()
-                    frames = _first_frames(plan, output, answer.index)
-                choice = _choice(plan, answer, writers[answer.index])
-                if answer.finished() or _says_something(plan, choice):
-                    frames += frame(_chunk(plan, [choice], finished=answer.finished()))
-                if frames:
-                    yield frames
-    if plan.usage.at_end:
-        yield frame(_chunk(plan, [], usage=plan.tally.usage()))
+
+    def __init__(self, plan: ChatPlan) -> None:
+        self._plan = plan
+        body, usage = plan.body, plan.usage
+        self._wants_tokens = bool(body.return_token_ids) or bool(body.logprobs)
+        self._tells_all = self._wants_tokens or usage.in_every_chunk
+        """Whether a piece without text is worth a frame, too."""
+        self._writers: dict[int, LogprobWriter] = {}
+        self._text_frames: dict[int, TextFrames] = {}
+
+    def take(self, job: int, output: RequestOutput) -> bytes:
+        """The frames of an output.
+
+        Raises:
+            EngineGenerateError: the answer could not be finished.
+        """
+        tally, answers = self._plan.tally, output.outputs
+        if len(answers) == 1:
+            answer = answers[0]
+            text_frames = self._text_frames.get(answer.index)
+            if text_frames is not None and answer.finish_reason is None:
+                tally.completion_tokens += len(answer.token_ids)
+                return text_frames.frame(answer.text)
+        tally.add(job, output)
+        return b"".join([self._frames(output, answer) for answer in output.outputs])
+
+    def end(self) -> bytes:
+        """What comes after the last output."""
+        plan = self._plan
+        if not plan.usage.at_end:
+            return b""
+        return frame(_chunk(plan, [], usage=plan.tally.usage()))
+
+    def _frames(self, output: RequestOutput, answer: CompletionOutput) -> bytes:
+        check_answer(answer)
+        index, is_finished = answer.index, answer.finish_reason is not None
+        plan, frames = self._plan, b""
+        if index not in self._writers:
+            if not answer.token_ids and not is_finished:
+                return b""
+            self._writers[index] = plan.writer()
+            frames = _first_frames(plan, output, index)
+            if not self._tells_all:
+                sample = _chunk(plan, [_choice(plan, CompletionOutput(index, TextFrames.MARK, []))])
+                self._text_frames[index] = TextFrames(sample)
+        choice = _choice(plan, answer, self._writers[index])
+        # Half a character is no text.
+        if is_finished or choice.delta.content is not None or self._tells_all:
+            frames += frame(_chunk(plan, [choice], finished=is_finished))
+        return frames
 
 
 def _first_frames(plan: ChatPlan, output: RequestOutput, index: int) -> bytes:
@@ -56,8 +82,10 @@ def _first_frames(plan: ChatPlan, output: RequestOutput, index: int) -> bytes:
     return frames
 
 
-def _choice(plan: ChatPlan, answer: CompletionOutput, writer: LogprobWriter) -> ChatChunkChoice:
-    logprobs = plan.logprobs(writer, answer)
+def _choice(
+    plan: ChatPlan, answer: CompletionOutput, writer: LogprobWriter | None = None
+) -> ChatChunkChoice:
+    logprobs = None if writer is None else plan.logprobs(writer, answer)
     choice = ChatChunkChoice(
         index=answer.index,
         delta=Delta(content=answer.text or None),
@@ -69,12 +97,6 @@ def _choice(plan: ChatPlan, answer: CompletionOutput, writer: LogprobWriter) -> 
     if plan.body.return_token_ids:
         choice.token_ids = answer.token_ids
     return choice
-
-
-def _says_something(plan: ChatPlan, choice: ChatChunkChoice) -> bool:
-    """Whether a piece without an end is worth a frame (half a character is none)."""
-    wants_tokens = plan.body.return_token_ids or plan.body.logprobs
-    return choice.delta.content is not None or bool(wants_tokens) or plan.usage.in_every_chunk
 
 
 def _chunk(

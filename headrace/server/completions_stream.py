@@ -2,46 +2,73 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-
 from msgspec import UNSET
 
 from headrace.outputs import CompletionOutput, RequestOutput
 from headrace.server.answer import check_answer
 from headrace.server.completions import CompletionPlan
-from headrace.server.live import LiveRequests
 from headrace.server.logprobs import LogprobWriter
 from headrace.server.protocol.common import Usage
 from headrace.server.protocol.completions import CompletionChunk, CompletionChunkChoice
-from headrace.server.sse import frame
+from headrace.server.sse import TextFrames, frame
 
 
-async def completion_frames(
-    plan: CompletionPlan, live: LiveRequests
-) -> AsyncGenerator[bytes, None]:
+class CompletionFrames:
     """Frames as outputs come; each choice has exactly one with a finish_reason, its last.
 
-    Raises:
-        EngineGenerateError, EngineDeadError: the answer could not be finished.
+    Implements `sse.FrameMaker`.
     """
-    writers: dict[int, LogprobWriter] = {}
-    async with aclosing(live.outputs()) as outputs:
-        async for job, output in outputs:
-            output.outputs = [plan.shown(_checked(answer)) for answer in output.outputs]
-            plan.tally.add(job, output)
-            for answer in output.outputs:
-                index = job * plan.n + answer.index
-                is_first = index not in writers
-                if is_first:
-                    if not answer.token_ids and not answer.finished() and not plan.echo:
-                        continue
-                    writers[index] = plan.writer()
-                choice = _choice(plan, job, output, answer, writers[index], is_first)
-                if is_first or answer.finished() or _says_something(plan, choice):
-                    yield frame(_chunk(plan, [choice], finished=answer.finished()))
-    if plan.usage.at_end:
-        yield frame(_chunk(plan, [], usage=plan.tally.usage()))
+
+    def __init__(self, plan: CompletionPlan) -> None:
+        self._plan = plan
+        wants_tokens = bool(plan.body.return_token_ids) or plan.body.logprobs is not None
+        self._tells_all = wants_tokens or plan.usage.in_every_chunk
+        """Whether a piece without text is worth a frame, too."""
+        self._writers: dict[int, LogprobWriter] = {}
+        self._text_frames: dict[int, TextFrames] = {}
+
+    def take(self, job: int, output: RequestOutput) -> bytes:
+        """The frames of an output.
+
+        Raises:
+            EngineGenerateError: the answer could not be finished.
+        """
+        plan, answers = self._plan, output.outputs
+        if len(answers) == 1:
+            answer = answers[0]
+            text_frames = self._text_frames.get(job * plan.n + answer.index)
+            if text_frames is not None and answer.finish_reason is None:
+                plan.tally.completion_tokens += len(answer.token_ids)
+                return text_frames.frame(answer.text)
+        if plan.prompt_only:
+            output.outputs = [plan.shown(_checked(answer)) for answer in answers]
+        plan.tally.add(job, output)
+        return b"".join([self._frames(job, output, answer) for answer in output.outputs])
+
+    def end(self) -> bytes:
+        """What comes after the last output."""
+        plan = self._plan
+        if not plan.usage.at_end:
+            return b""
+        return frame(_chunk(plan, [], usage=plan.tally.usage()))
+
+    def _frames(self, job: int, output: RequestOutput, answer: CompletionOutput) -> bytes:
+        check_answer(answer)
+        plan = self._plan
+        index, is_finished = job * plan.n + answer.index, answer.finish_reason is not None
+        is_first = index not in self._writers
+        if is_first:
+            if not answer.token_ids and not is_finished and not plan.echo:
+                return b""
+            self._writers[index] = plan.writer()
+            if not self._tells_all and not plan.prompt_only:
+                sample = CompletionChunkChoice(index=index, text=TextFrames.MARK)
+                self._text_frames[index] = TextFrames(_chunk(plan, [sample]))
+        choice = _choice(plan, job, output, answer, self._writers[index], is_first)
+        # Half a character is no text.
+        if is_first or is_finished or choice.text or self._tells_all:
+            return frame(_chunk(plan, [choice], finished=is_finished))
+        return b""
 
 
 def _checked(answer: CompletionOutput) -> CompletionOutput:
@@ -72,12 +99,6 @@ def _choice(
         if is_first:
             choice.prompt_token_ids = output.prompt_token_ids
     return choice
-
-
-def _says_something(plan: CompletionPlan, choice: CompletionChunkChoice) -> bool:
-    """Whether a piece without an end is worth a frame (half a character is none)."""
-    wants_tokens = plan.body.return_token_ids or plan.body.logprobs is not None
-    return bool(choice.text) or bool(wants_tokens) or plan.usage.in_every_chunk
 
 
 def _chunk(

@@ -54,6 +54,11 @@ class LiveRequests:
             raise
         return cls(streams)
 
+    @property
+    def only_stream(self) -> RequestOutputStream | None:
+        """The stream of the only job, to be read without a detour; None when there are several."""
+        return self._streams[0] if len(self._streams) == 1 else None
+
     async def outputs(self) -> AsyncGenerator[tuple[int, RequestOutput], None]:
         """Outputs of all jobs as they come, each with the job's position."""
         if len(self._streams) == 1:

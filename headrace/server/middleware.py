@@ -27,6 +27,20 @@ logger = make_logger(__name__)
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/startupz", "/ping", "/version"})
 CLIENT_LEFT = 499
 UNMEASURED = OPEN_PATHS | {"/metrics"}
+DIRECT_SEND = "headrace.direct_send"
+"""Key of a request's scope: the server's own `send`. Once an answer has begun, what stands between
+only passes its pieces on; a stream hands them over here."""
+
+
+class DirectSend:
+    """Outermost: keeps the server's `send` for streams."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[DIRECT_SEND] = send
+        await self._app(scope, receive, send)
 
 
 class ErrorBoundary:

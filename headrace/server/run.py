@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import math
 import os
@@ -36,6 +37,7 @@ from headrace.metrics.prometheus import PrometheusStatLogger
 from headrace.metrics.stats import StatLogger
 from headrace.sampling_params import SamplingParams
 from headrace.server.app import build_app
+from headrace.server.middleware import DirectSend
 from headrace.server.settings import ServerSettings
 from headrace.server.state import ServerState
 from headrace.server.table import log_settings
@@ -159,7 +161,7 @@ def _uvicorn_config(
 ) -> uvicorn.Config:
     _set_up_uvicorn_logging(settings)
     return uvicorn.Config(
-        app,
+        DirectSend(app),
         log_config=None,
         log_level=None,
         access_log=not settings.disable_uvicorn_access_log,
@@ -276,6 +278,9 @@ class ServingProcess:
         self, engine: AsyncLLM, serving: asyncio.Task[None], listener: socket.socket
     ) -> None:
         self.state.attach(engine)
+        # What the start made stays: a collection that looks at it all holds up every stream.
+        gc.collect()
+        gc.freeze()
         logger.info(
             "ready: %s/v1 (model %s, %.1f s)",
             address_of(listener, self.state.settings),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
-from typing import Any
+from typing import Protocol
 
 import msgspec
 from starlette.requests import ClientDisconnect
@@ -13,8 +13,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from headrace.logger import make_logger
+from headrace.outputs import RequestOutput
 from headrace.server.errors import NotReadyError, encode_error, error_info, log_fault
 from headrace.server.live import LiveRequests, unless_disconnected
+from headrace.server.middleware import DIRECT_SEND
 
 logger = make_logger(__name__)
 
@@ -27,15 +29,48 @@ def frame(record: msgspec.Struct) -> bytes:
     return b"data: " + _encode(record) + b"\n\n"
 
 
+class TextFrames:
+    """Frames that differ in one text only: all but that is encoded once.
+
+    Args:
+        sample: a chunk whose text is MARK.
+    """
+
+    MARK = "\0text\0"
+
+    def __init__(self, sample: msgspec.Struct) -> None:
+        self._before, self._after = frame(sample).split(_encode(self.MARK))
+
+    def frame(self, text: str) -> bytes:
+        """The frame with this text; nothing for no text (half a character is none)."""
+        return self._before + _encode(text) + self._after if text else b""
+
+
+class FrameMaker(Protocol):
+    """Makes the frames of one stream, whole ones, in order."""
+
+    def take(self, job: int, output: RequestOutput) -> bytes:
+        """The frames of an output of the job at this position; often none.
+
+        Raises:
+            EngineGenerateError: the answer could not be finished.
+        """
+        ...
+
+    def end(self) -> bytes:
+        """What comes after the last output; often nothing."""
+        ...
+
+
 class EventStream(Response):
     """Sends frames as they come, then one `[DONE]`; owns the engine requests behind them.
 
     A client that goes away, or the end of the server, releases the requests at once.
 
     Args:
-        live: what to release at the end, however it comes.
+        live: where outputs come from; released at the end, however it comes.
         cut: done when the server gives running requests no more time.
-        frames: bytes of one or more whole frames each.
+        frames: makes frames of the outputs.
     """
 
     media_type = "text/event-stream"
@@ -44,7 +79,7 @@ class EventStream(Response):
         self,
         live: LiveRequests,
         cut: asyncio.Future[None],
-        frames: AsyncGenerator[bytes, None],
+        frames: FrameMaker,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         self._live = live
@@ -57,24 +92,33 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._live:
             try:
-                await unless_disconnected(receive, self._cut, self._send_all(send))
+                await unless_disconnected(receive, self._cut, self._send_all(scope, send))
             except ClientDisconnect:
                 return
             except NotReadyError as error:
                 await _send_failure(send, error)
 
-    async def _send_all(self, send: Send) -> None:
+    async def _send_all(self, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        send = scope.get(DIRECT_SEND, send)
         try:
-            async with aclosing(self._frames) as frames:
-                async for body in frames:
-                    await _send_body(send, body)
+            await self._send_outputs(send)
         except ClientDisconnect:
             raise
         except Exception as error:
             await _send_failure(send, error)
         else:
-            await _send_body(send, DONE, more=False)
+            await _send_body(send, self._frames.end() + DONE, more=False)
+
+    async def _send_outputs(self, send: Send) -> None:
+        take, only_stream = self._frames.take, self._live.only_stream
+        if only_stream is not None:
+            async for output in only_stream:
+                await _send_body(send, take(0, output))
+            return
+        async with aclosing(self._live.outputs()) as outputs:
+            async for job, output in outputs:
+                await _send_body(send, take(job, output))
 
 
 async def _send_failure(send: Send, error: Exception) -> None:
@@ -85,14 +129,15 @@ async def _send_failure(send: Send, error: Exception) -> None:
 
 
 async def _send_body(send: Send, body: bytes, *, more: bool = True) -> None:
-    """Send a piece of the answer.
+    """Send a piece of the answer; nothing is no piece.
 
     Raises:
         ClientDisconnect: the connection was closed, and we learn it by the write.
     """
-    message: dict[str, Any] = {"type": "http.response.body", "body": body, "more_body": more}
+    if more and not body:
+        return
     try:
-        await send(message)
+        await send({"type": "http.response.body", "body": body, "more_body": more})
     except (OSError, RuntimeError) as error:  # the latter is how uvloop says it
         logger.debug("a stream could not be sent on: %s", error)
         raise ClientDisconnect from error

@@ -48,6 +48,7 @@ class IncrementalDetokenizer:
     ) -> None:
         self.token_ids: list[int] = []
         self._tokenizer = tokenizer
+        self._whole_texts = tokenizer.whole_texts
         self._skip_special_tokens = skip_special_tokens
         self._include_stop = include_stop_str_in_output
         self._min_tokens = min_tokens
@@ -84,6 +85,9 @@ class IncrementalDetokenizer:
         num_text_tokens = len(new_token_ids)
         if stop_terminated and not self._include_stop:
             num_text_tokens -= 1
+        elif not self._stop:
+            self._add_all(new_token_ids)
+            return None
         for token_id in new_token_ids[:num_text_tokens]:
             self.token_ids.append(token_id)
             new_text = self._decode(token_id)
@@ -93,6 +97,18 @@ class IncrementalDetokenizer:
                     return stop
         self.token_ids.extend(new_token_ids[num_text_tokens:])
         return None
+
+    def _add_all(self, new_token_ids: Sequence[int]) -> None:
+        """Take in tokens when there is no stop string to look for: what streams do most."""
+        self.token_ids += new_token_ids
+        for token_id in new_token_ids:
+            is_whole = not self._pending and not self._drops_space
+            text = self._whole_texts.get(token_id) if is_whole else None
+            if text is None:
+                text = self._decode(token_id)
+            if text:
+                self._parts.append(text)
+                self._num_chars += len(text)
 
     def next_text(self, *, finished: bool, delta: bool) -> str:
         """What may be shown now.
@@ -106,6 +122,9 @@ class IncrementalDetokenizer:
         held_back = 0 if finished else self._held_back
         if not delta:
             return self.text[: max(self._num_chars - held_back, 0)]
+        if not held_back:
+            first, self._num_sent_parts = self._num_sent_parts, len(self._parts)
+            return "".join(self._parts[first:])
         unsent = "".join(self._parts[self._num_sent_parts :])
         cut = max(len(unsent) - held_back, 0)
         self._parts[self._num_sent_parts :] = [unsent[:cut], unsent[cut:]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -71,6 +71,8 @@ class Tokenizer:
         self._decoder = make_token_decoder(_state(backend.decoder), where)
         self._max_shrinking = _max_shrinking(backend)
         self._bytes: dict[int, bytes] = {}
+        self.whole_texts: dict[int, str] = {}
+        """Texts of tokens met so far that are no marks and consist of whole characters."""
 
     # -- to ids -------------------------------------------------------------------------------
 
@@ -133,6 +135,9 @@ class Tokenizer:
             text = self._backend.id_to_token(token_id) if inside else None
             known = b"" if text is None else self._decoder.to_bytes(text)
             self._bytes[token_id] = known
+            if token_id not in self._special_ids:
+                with suppress(UnicodeDecodeError):
+                    self.whole_texts[token_id] = known.decode()
         return known
 
     def is_special(self, token_id: int) -> bool:

@@ -322,3 +322,38 @@ def fake_logprobs(token_id: int, num: int) -> TokenLogprobMap:
     """The chosen token is the most likely one; the next ids follow it."""
     others = {(token_id + i) % BOS: Logprob(-1.0 - i, i + 1) for i in range(1, num)}
     return {token_id: Logprob(-0.5, 1), **others}
+
+
+class ScriptedStream:
+    """A RequestOutputStream of some outputs without text."""
+
+    def __init__(self, num_outputs: int) -> None:
+        self.request_id = "scripted"
+        self.is_closed = False
+        self._num_left = num_outputs
+
+    def __aiter__(self) -> ScriptedStream:
+        return self
+
+    async def __anext__(self) -> RequestOutput:
+        if not self._num_left:
+            raise StopAsyncIteration
+        self._num_left -= 1
+        return RequestOutput("scripted", None, [1], [], finished=not self._num_left)
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+
+class NumberedFrames:
+    """A FrameMaker: each second output gives a frame."""
+
+    def __init__(self) -> None:
+        self.num_taken = 0
+
+    def take(self, job: int, output: RequestOutput) -> bytes:
+        self.num_taken += 1
+        return b"data: %d\n\n" % self.num_taken if self.num_taken % 2 else b""
+
+    def end(self) -> bytes:
+        return b"data: end\n\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
 
 import httpx
 import pytest
@@ -13,7 +12,7 @@ from starlette.types import Message
 from headrace.server.live import LiveRequests
 from headrace.server.sse import EventStream
 from tests.server.conftest import frames_of, serving, until
-from tests.server.fakes import FakeEngine, say
+from tests.server.fakes import FakeEngine, NumberedFrames, ScriptedStream, say
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 
@@ -78,10 +77,6 @@ async def test_connection_that_closes_under_a_write_is_a_client_that_left(
 ) -> None:
     sent: list[bytes] = []
 
-    async def frames() -> AsyncGenerator[bytes, None]:
-        yield b"data: 1\n\n"
-        yield b"data: 2\n\n"
-
     async def receive() -> Message:
         await asyncio.Event().wait()
         raise AssertionError("unreachable")
@@ -92,8 +87,12 @@ async def test_connection_that_closes_under_a_write_is_a_client_that_left(
         sent.append(message.get("body", b""))
 
     cut = asyncio.get_running_loop().create_future()
-    await EventStream(LiveRequests([]), cut, frames())({"type": "http"}, receive, send)
+    stream = ScriptedStream(3)
+    frames = NumberedFrames()
+    await EventStream(LiveRequests([stream]), cut, frames)({"type": "http"}, receive, send)
     assert sent == [b""]
+    assert frames.num_taken == 1
+    assert stream.is_closed
     assert caplog.records == []
 
 
