@@ -1,6 +1,6 @@
 """Runs a Python module with another build of the native kernels: for sanitizers.
 
-    python scripts/with_native.py build/sanitize/_native.so pytest tests/ops
+python scripts/with_native.py build/sanitize/_native.so pytest tests/ops
 """
 
 from __future__ import annotations
