@@ -11,15 +11,13 @@ namespace {
 // Query rows (tokens times heads of a group) that share one pass over the keys.
 constexpr int kQueryRows = 48;
 
-struct Stretch {
-  AttentionItem item;
-  int first_partition;
-  int num_partitions;
-};
+// Tasks per thread that let threads end together, where there are so few that it matters.
+constexpr int kTasksPerThread = 8;
 
-std::vector<Stretch> cut_sequences(const Step& step, int group, int window) {
+// Stretches of tokens, as items without a head.
+std::vector<AttentionItem> cut_sequences(const Step& step, int group, int window) {
   const int tokens_at_once = std::max(1, kQueryRows / group);
-  std::vector<Stretch> stretches;
+  std::vector<AttentionItem> stretches;
   for (int s = 0; s < step.num_seqs; ++s) {
     const int begin = step.query_start_loc[s], end = step.query_start_loc[s + 1];
     const int first_position = step.seq_lens[s] - (end - begin);
@@ -29,18 +27,19 @@ std::vector<Stretch> cut_sequences(const Step& step, int group, int window) {
       item.first_row = row;
       item.first_position = first_position + row - begin;
       item.num_tokens = std::min(tokens_at_once, end - row);
-      item.partition = -1;
       const int lowest =
           item.first_position >= window ? item.first_position - window + 1 : 0;
       const int past = item.first_position + item.num_tokens;
-      const int first = lowest / kPartition;
-      stretches.push_back({item, first, (past + kPartition - 1) / kPartition - first});
+      item.first_partition = lowest / kPartition;
+      item.num_partitions = (past + kPartition - 1) / kPartition - item.first_partition;
+      stretches.push_back(item);
     }
   }
   // The longest first, so that threads end together.
-  std::stable_sort(stretches.begin(), stretches.end(), [](const Stretch& a, const Stretch& b) {
-    return a.num_partitions > b.num_partitions;
-  });
+  std::stable_sort(stretches.begin(), stretches.end(),
+                   [](const AttentionItem& a, const AttentionItem& b) {
+                     return a.num_partitions > b.num_partitions;
+                   });
   return stretches;
 }
 
@@ -53,33 +52,38 @@ AttentionPlan plan_attention(const Step& step, int num_threads, int num_kv_heads
   plan.group = group;
   plan.window = window;
   plan.partial_size = partial_size;
-  const std::vector<Stretch> stretches = cut_sequences(step, group, window);
+  const std::vector<AttentionItem> stretches = cut_sequences(step, group, window);
   const int whole_items = static_cast<int>(stretches.size()) * num_kv_heads;
   const bool split = num_threads > 1 && whole_items < 4 * num_threads;
-  for (const Stretch& stretch : stretches) {
-    plan.max_tokens = std::max(plan.max_tokens, stretch.item.num_tokens);
+  const int pieces_each = split ? (kTasksPerThread * num_threads + whole_items - 1) / whole_items : 1;
+  for (const AttentionItem& stretch : stretches) {
+    plan.max_tokens = std::max(plan.max_tokens, stretch.num_tokens);
+    const int num_partitions = stretch.num_partitions;
+    const int pieces = std::min(pieces_each, num_partitions);
     for (int head = 0; head < num_kv_heads; ++head) {
-      AttentionItem item = stretch.item;
+      AttentionItem item = stretch;
       item.kv_head = head;
-      if (!split || stretch.num_partitions == 1) {
+      if (pieces == 1) {
         plan.items.push_back(item);
-        plan.item_offsets.push_back(0);
+        plan.item_offsets.push_back(kNoPartials);
         continue;
       }
       const int rows = item.num_tokens * group;
       const std::size_t start = plan.num_partial_floats;
       const std::size_t size = static_cast<std::size_t>(rows * partial_size);
-      for (int p = 0; p < stretch.num_partitions; ++p) {
-        item.partition = stretch.first_partition + p;
+      for (int piece = 0; piece < pieces; ++piece) {
+        const int begin = num_partitions * piece / pieces;
+        item.first_partition = stretch.first_partition + begin;
+        item.num_partitions = num_partitions * (piece + 1) / pieces - begin;
         plan.items.push_back(item);
-        plan.item_offsets.push_back(start + static_cast<std::size_t>(p) * size);
+        plan.item_offsets.push_back(start + static_cast<std::size_t>(begin) * size);
       }
-      plan.num_partial_floats += static_cast<std::size_t>(stretch.num_partitions) * size;
+      plan.num_partial_floats += static_cast<std::size_t>(num_partitions) * size;
       for (int r = 0; r < rows; ++r) {
         MergeItem merge{};
         merge.row = item.first_row + r / group;
         merge.head = head * group + r % group;
-        merge.num_partials = stretch.num_partitions;
+        merge.num_partials = num_partitions;
         merge.partial_stride = static_cast<std::ptrdiff_t>(size);
         plan.merges.push_back(merge);
         plan.merge_offsets.push_back(start + static_cast<std::size_t>(r * partial_size));
@@ -89,44 +93,63 @@ AttentionPlan plan_attention(const Step& step, int num_threads, int num_kv_heads
   return plan;
 }
 
+void AttentionOp::take_over(RopeAndCacheOp& rope) {
+  if (rope.cache() != cache_.get()) return;
+  rope.leave_to_attention();
+  rope_ = &rope;
+  inputs.insert(inputs.end(), rope.inputs.begin(), rope.inputs.end());
+}
+
+const AttentionPlan& AttentionOp::plan(Frame& frame) const {
+  const int group = num_heads_ / cache_->num_kv_heads;
+  const std::ptrdiff_t partial_size = frame.kernels.partial_size(cache_->head_dim);
+  for (const auto& known : frame.attention_plans) {
+    if (known->num_kv_heads == cache_->num_kv_heads && known->group == group &&
+        known->window == window_ && known->partial_size == partial_size) {
+      return *known;
+    }
+  }
+  frame.attention_plans.push_back(std::make_shared<AttentionPlan>(plan_attention(
+      *frame.step, frame.num_threads, cache_->num_kv_heads, group, window_, partial_size)));
+  return *frame.attention_plans.back();
+}
+
 void AttentionOp::run(Frame& frame) const {
   const Kernels& kernels = frame.kernels;
   const Rows q = frame.slots[static_cast<std::size_t>(inputs[0])];
   const Rows out = frame.slots[static_cast<std::size_t>(output)];
-  const int group = num_heads_ / cache_->num_kv_heads;
-  const AttentionArgs args{q.data,         q.stride, out.data, out.stride,
-                           cache_->view(), group,    scale_,   window_};
-  const std::ptrdiff_t partial_size = kernels.partial_size(cache_->head_dim);
+  const AttentionArgs args{q.data,         q.stride,
+                           out.data,       out.stride,
+                           cache_->view(), num_heads_ / cache_->num_kv_heads,
+                           scale_,         window_};
+  const AttentionPlan& plan = this->plan(frame);
 
-  std::shared_ptr<AttentionPlan> plan;
-  for (const auto& known : frame.attention_plans) {
-    if (known->num_kv_heads == cache_->num_kv_heads && known->group == group &&
-        known->window == window_ && known->partial_size == partial_size) {
-      plan = known;
+  RopeArgs rope{};
+  bool with_rope = rope_ && frame.one_token_each;
+  if (with_rope) {
+    if (plan.merges.empty()) {
+      rope = rope_->args(frame);
+    } else {  // several tasks need the queries of one head
+      rope_->apply(frame);
+      with_rope = false;
     }
   }
-  if (!plan) {
-    plan = std::make_shared<AttentionPlan>(plan_attention(
-        *frame.step, frame.num_threads, cache_->num_kv_heads, group, window_, partial_size));
-    frame.attention_plans.push_back(plan);
-  }
-
-  auto* partials =
-      static_cast<float*>(frame.work(0, plan->num_partial_floats * sizeof(float)));
-  const std::size_t scratch = kernels.attention_scratch(args, plan->max_tokens);
-  parallel(frame.num_threads, static_cast<int>(plan->items.size()), [&](int task) {
+  auto* partials = static_cast<float*>(frame.work(0, plan.num_partial_floats * sizeof(float)));
+  const std::size_t scratch = kernels.attention_scratch(args, plan.max_tokens);
+  parallel(frame.num_threads, static_cast<int>(plan.items.size()), [&](int task) {
     const auto i = static_cast<std::size_t>(task);
-    AttentionItem item = plan->items[i];
-    if (item.partition >= 0) item.partial = partials + plan->item_offsets[i];
-    kernels.attention(args, item, thread_scratch(scratch));
+    AttentionItem item = plan.items[i];
+    const std::size_t offset = plan.item_offsets[i];
+    if (offset != kNoPartials) item.partials = partials + offset;
+    kernels.attention(args, item, with_rope ? &rope : nullptr, thread_scratch(scratch));
   });
-  const int merges = static_cast<int>(plan->merges.size());
+  const int merges = static_cast<int>(plan.merges.size());
   const int merge_threads = merges < 64 ? 1 : frame.num_threads;
   parallel(merge_threads, merges, [&](int task) {
     const auto i = static_cast<std::size_t>(task);
-    MergeItem item = plan->merges[i];
-    item.partials = partials + plan->merge_offsets[i];
-    kernels.merge(args, item, thread_scratch(scratch));
+    MergeItem item = plan.merges[i];
+    item.partials = partials + plan.merge_offsets[i];
+    kernels.merge(args, item);
   });
 }
 

@@ -19,6 +19,13 @@ void check_width(const char* what, int width, int expected) {
   }
 }
 
+bool has_one_token_each(const Step& step) {
+  for (int s = 0; s < step.num_seqs; ++s) {
+    if (step.query_start_loc[s + 1] - step.query_start_loc[s] > 1) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Executable::Executable(std::shared_ptr<Home> home, std::shared_ptr<Program> forward,
@@ -32,8 +39,8 @@ Executable::Executable(std::shared_ptr<Home> home, std::shared_ptr<Program> forw
       hidden_size_(hidden_size),
       vocab_size_(vocab_size),
       max_num_tokens_(max_num_tokens),
-      forward_frame_{home_->kernels(), home_->num_threads(), 0, nullptr, {}, {}, {}},
-      logits_frame_{home_->kernels(), home_->num_threads(), 0, nullptr, {}, {}, {}} {
+      forward_frame_{home_->kernels(), home_->num_threads()},
+      logits_frame_{home_->kernels(), home_->num_threads()} {
   if (max_num_tokens < 1) fail("compile: max_num_tokens is " + std::to_string(max_num_tokens));
   check_width("hidden states", hidden.width, hidden_size);
   check_width("logits", result.width, vocab_size);
@@ -95,6 +102,7 @@ void Executable::forward(const Step& step) {
   forward_program_->place(forward_frame_, step.num_tokens, nullptr);
   forward_frame_.step = &step;
   forward_frame_.attention_plans.clear();
+  forward_frame_.one_token_each = has_one_token_each(step);
   if (step.num_tokens > 0) forward_program_->run(forward_frame_);
   forward_frame_.step = nullptr;
   num_hidden_rows_ = step.num_tokens;

@@ -132,16 +132,27 @@ void RopeOp::run(Frame& frame) const {
 }
 
 void RopeAndCacheOp::run(Frame& frame) const {
+  if (left_to_attention_ && frame.one_token_each) return;
+  apply(frame);
+}
+
+void RopeAndCacheOp::apply(const Frame& frame) const {
+  const RopeArgs rope = args(frame);
+  const int kv_heads = cache_->num_kv_heads;
+  frame.for_rows(static_cast<std::size_t>((num_heads_ + 4 * kv_heads) * cache_->head_dim),
+                 [&](int begin, int end) {
+                   frame.kernels.rope_and_cache(rope, begin, end, 0, kv_heads);
+                 });
+}
+
+RopeArgs RopeAndCacheOp::args(const Frame& frame) const {
   const Rows qkv = frame.slots[static_cast<std::size_t>(inputs[0])];
   const Rows rope = frame.slots[static_cast<std::size_t>(inputs[1])];
   const Rows q = frame.slots[static_cast<std::size_t>(output)];
-  const RopeArgs args{qkv.data,         qkv.stride,       rope.data, rope.stride,
-                      num_pairs_,       num_heads_,       or_null(q_norm_), or_null(k_norm_),
-                      eps_,             cache_->view(),   frame.step->slot_mapping,
-                      q.data,           q.stride};
-  const int heads = num_heads_ + 4 * cache_->num_kv_heads;
-  frame.for_rows(static_cast<std::size_t>(heads * cache_->head_dim),
-                 [&](int begin, int end) { frame.kernels.rope_and_cache(args, begin, end); });
+  return {qkv.data,         qkv.stride,       rope.data, rope.stride,
+          num_pairs_,       num_heads_,       or_null(q_norm_), or_null(k_norm_),
+          eps_,             cache_->view(),   frame.step->slot_mapping,
+          q.data,           q.stride};
 }
 
 }  // namespace headrace

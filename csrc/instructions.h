@@ -76,6 +76,12 @@ class RopeAndCacheOp final : public Instruction {
         eps_(eps) {}
   void run(Frame& frame) const override;
 
+  const KvCache* cache() const { return cache_.get(); }
+  RopeArgs args(const Frame& frame) const;
+  void apply(const Frame& frame) const;
+  // From now on it is left to the attention behind it where that can do it head by head.
+  void leave_to_attention() { left_to_attention_ = true; }
+
  private:
   std::shared_ptr<KvCache> cache_;
   int num_heads_;
@@ -83,6 +89,7 @@ class RopeAndCacheOp final : public Instruction {
   std::vector<float> q_norm_;
   std::vector<float> k_norm_;
   float eps_;
+  bool left_to_attention_ = false;
 };
 
 class AttentionOp final : public Instruction {
@@ -91,11 +98,17 @@ class AttentionOp final : public Instruction {
       : cache_(std::move(cache)), num_heads_(num_heads), scale_(scale), window_(window) {}
   void run(Frame& frame) const override;
 
+  // Take over the rotation that makes its queries, if it writes to the same cache.
+  void take_over(RopeAndCacheOp& rope);
+
  private:
+  const AttentionPlan& plan(Frame& frame) const;
+
   std::shared_ptr<KvCache> cache_;
   int num_heads_;
   float scale_;
   int window_;
+  const RopeAndCacheOp* rope_ = nullptr;
 };
 
 }  // namespace headrace

@@ -110,18 +110,19 @@ struct AttentionArgs {
   int window;  // positions seen; INT_MAX for all
 };
 
-// Some consecutive tokens of one sequence, one key head.
+// Some consecutive tokens of one sequence, one key head, consecutive partitions of the context.
 struct AttentionItem {
   const std::int32_t* blocks;
   int first_row;       // row of the first token in q and out
   int first_position;  // its position in the sequence
   int num_tokens;
   int kv_head;
-  int partition;   // -1: all of them, and write the result; else this one, and write `partial`
-  float* partial;  // per row: maximum, sum, then the weighted values padded to whole panels
+  int first_partition;
+  int num_partitions;
+  float* partials;  // null: these are all, write the result; else [partition][row], for `merge`
 };
 
-// The merge of one row's partial results.
+// The merge of one row's partial results, in order; the first of them is overwritten.
 struct MergeItem {
   int row;
   int head;
@@ -142,11 +143,15 @@ struct Kernels {
   void (*unpack)(Format format, const std::uint8_t* panel, int depth, float* out);
   void (*rms_norm)(const NormArgs&, int row_begin, int row_end);
   void (*add)(const AddArgs&, int row_begin, int row_end);
-  void (*rope_and_cache)(const RopeArgs&, int row_begin, int row_end);
+  // Of these key heads, and of the query heads that belong to them.
+  void (*rope_and_cache)(const RopeArgs&, int row_begin, int row_end, int head_begin,
+                         int head_end);
   std::ptrdiff_t (*partial_size)(int head_dim);  // floats per row of a partial result
   std::size_t (*attention_scratch)(const AttentionArgs&, int num_tokens);
-  void (*attention)(const AttentionArgs&, const AttentionItem&, void* scratch);
-  void (*merge)(const AttentionArgs&, const MergeItem&, void* scratch);
+  // `rope`, if given, is done first, for the item's tokens and head.
+  void (*attention)(const AttentionArgs&, const AttentionItem&, const RopeArgs* rope,
+                    void* scratch);
+  void (*merge)(const AttentionArgs&, const MergeItem&);
 };
 
 extern const Kernels kPortableKernels;

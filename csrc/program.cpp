@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <map>
 #include <stdexcept>
 
 #include "fences.h"
@@ -171,19 +170,32 @@ void Program::finish(const Slot& output) {
   output_ = output.id;
   finished_ = true;
   merge_sums();
+  join_rotations();
   plan();
+}
+
+// How often each slot is read.
+std::vector<int> Program::count_uses() const {
+  std::vector<int> uses(slots_.size(), 0);
+  for (const auto& instruction : code_) {
+    for (int slot : instruction->inputs) ++uses[static_cast<std::size_t>(slot)];
+  }
+  ++uses[static_cast<std::size_t>(output_)];
+  return uses;
+}
+
+// Which instruction writes each slot.
+std::map<int, std::size_t> Program::makers() const {
+  std::map<int, std::size_t> made_by;
+  for (std::size_t i = 0; i < code_.size(); ++i) made_by[code_[i]->output] = i;
+  return made_by;
 }
 
 // add(x, linear(..)) becomes one instruction, run where the add was, if only the add reads the
 // product.
 void Program::merge_sums() {
-  std::vector<int> uses(slots_.size(), 0);
-  std::map<int, std::size_t> made_by;
-  for (std::size_t i = 0; i < code_.size(); ++i) {
-    for (int slot : code_[i]->inputs) ++uses[static_cast<std::size_t>(slot)];
-    made_by[code_[i]->output] = i;
-  }
-  ++uses[static_cast<std::size_t>(output_)];
+  const std::vector<int> uses = count_uses();
+  const std::map<int, std::size_t> made_by = makers();
   for (std::unique_ptr<Instruction>& instruction : code_) {
     if (!dynamic_cast<AddOp*>(instruction.get())) continue;
     for (std::size_t side : {std::size_t{1}, std::size_t{0}}) {
@@ -199,6 +211,22 @@ void Program::merge_sums() {
     }
   }
   std::erase(code_, nullptr);
+}
+
+// Where only an attention reads the queries of a rotation, it can do that itself, head by head.
+void Program::join_rotations() {
+  const std::vector<int> uses = count_uses();
+  const std::map<int, std::size_t> made_by = makers();
+  for (const std::unique_ptr<Instruction>& instruction : code_) {
+    auto* attention = dynamic_cast<AttentionOp*>(instruction.get());
+    if (!attention) continue;
+    const int queries = attention->inputs[0];
+    const auto maker = made_by.find(queries);
+    if (maker == made_by.end() || uses[static_cast<std::size_t>(queries)] != 1) continue;
+    if (auto* rope = dynamic_cast<RopeAndCacheOp*>(code_[maker->second].get())) {
+      attention->take_over(*rope);
+    }
+  }
 }
 
 // Slots share memory when their lives do not meet. An instruction's output never shares with its

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -47,9 +48,10 @@ struct Frame {
   int num_threads;
   int num_rows = 0;
   const Step* step = nullptr;  // null in the logits program
-  std::vector<Rows> slots;
-  std::vector<Region> workspace;  // grown by those who need it, shared by all in turn
-  std::vector<std::shared_ptr<AttentionPlan>> attention_plans;  // of this step
+  bool one_token_each = false;  // whether no sequence has several tokens in the step
+  std::vector<Rows> slots = {};
+  std::vector<Region> workspace = {};  // grown by those who need it, shared by all in turn
+  std::vector<std::shared_ptr<AttentionPlan>> attention_plans = {};  // of this step
 
   // Scratch number `index` of at least this many bytes, shared by the threads.
   void* work(std::size_t index, std::size_t bytes);
@@ -95,7 +97,7 @@ class Program {
   Slot attention(const Slot& q, std::shared_ptr<KvCache> cache, int num_heads, int num_kv_heads,
                  int head_dim, float scale, int window);
 
-  // Ends recording: merges sums into the products they add, and plans where slots live.
+  // Ends recording: joins what is faster done together, and plans where slots live.
   void finish(const Slot& output);
 
   const StepLimits& limits() const { return limits_; }
@@ -110,7 +112,10 @@ class Program {
  private:
   Slot append(std::unique_ptr<Instruction> instruction, std::vector<Slot> inputs, int width);
   void use_cache(const KvCache& cache);
+  std::vector<int> count_uses() const;
+  std::map<int, std::size_t> makers() const;
   void merge_sums();
+  void join_rotations();
   void plan();
 
   struct SlotPlace {

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from headrace.ops.native_ops import NativeOps
 from headrace.ops.ops import HeadShape
 from headrace.ops.torch_ops import TorchOps
-from tests.ops.cases import AttentionCase, relative_error, run_rows
+from tests.ops.cases import AttentionCase, float_tensor, plain_step, relative_error, run_rows
 
 ROUNDING = {"float32": 1e-5, "float16": 1e-3, "bfloat16": 1e-2}
 CASES = {
@@ -47,6 +49,46 @@ def test_attention_in_chunks_gives_the_same_bits_as_at_once(native: NativeOps, n
     for size in sizes:
         for mine, other in zip(case.run(native, case.in_chunks(size)), whole, strict=True):
             np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_attention_of_one_token_of_each_sequence_gives_the_bits_of_many(
+    isa: str, name: str
+) -> None:
+    """Such steps rotate and write inside the attention, unless one is cut by partition."""
+    case = CASES[name]
+    lengths = case.lengths
+    whole = case.run(NativeOps(1, isa), case.at_once())
+    last = 5 if max(lengths) > 500 else max(lengths) - 1
+    alone = [n for n in lengths if n <= last]
+    schedule = [
+        [(s, n - last) for s, n in enumerate(lengths) if n > last],
+        # The short ones join when as many tokens are left.
+        *([(s, 1) for s, n in enumerate(lengths) if n >= left] for left in range(last, 0, -1)),
+    ]
+    assert sum(map(len, schedule)) >= last + len(alone)
+    for threads in (1, 3):
+        for mine, other in zip(case.run(NativeOps(threads, isa), schedule), whole, strict=True):
+            np.testing.assert_array_equal(mine, other)
+
+
+def test_rotated_queries_that_others_read_too_are_there(
+    native: NativeOps, reference: TorchOps
+) -> None:
+    heads = HeadShape(4, 2, 16)
+    qkv = np.random.default_rng(0).standard_normal((8, 8 * 16)).astype(np.float32)
+    inv_freq = np.ones(8, np.float32)
+
+    def run(ops: NativeOps | TorchOps) -> np.ndarray:
+        cache = ops.make_kv_caches(1, 1, 8, heads, "float32")[0]
+
+        def forward(x: object) -> object:
+            q = ops.rope_and_cache(x, ops.rope(inv_freq), cache, heads)
+            return ops.add(ops.attention(q, cache, heads, 0.25), q)
+
+        return run_rows(ops, forward, qkv, 64, groups=8)  # each a step of one token
+
+    assert relative_error(run(native), run(reference)) < 1e-5
 
 
 def test_attention_decode_of_a_long_context_gives_the_bits_of_its_prefill(isa: str) -> None:
@@ -127,6 +169,76 @@ def test_attention_does_not_read_recycled_blocks_past_the_end(native: NativeOps)
     )
     result = case.run(native, case.in_chunks(1), cache)[0]
     np.testing.assert_array_equal(result, clean)
+
+
+@pytest.mark.parametrize("scale", [0.0, 30.0, 1e4, 1e18])
+def test_attention_of_scores_near_and_far_apart_agrees_with_torch(
+    native: NativeOps, reference: TorchOps, scale: float
+) -> None:
+    """Weights from all alike to all but one nothing, in order of falling and of rising scores."""
+    heads = HeadShape(2, 1, 16)
+    keys = np.linspace(-1, 1, 200, dtype=np.float32)[:, None] * np.ones(16, np.float32)
+    values = np.random.default_rng(0).standard_normal((200, 16)).astype(np.float32)
+    one = np.ones((200, 16), np.float32)
+    qkv = np.concatenate([one, -one, keys, values], axis=1)
+
+    def attend(ops: NativeOps | TorchOps) -> np.ndarray:
+        cache = ops.make_kv_caches(1, 25, 8, heads, "float32")[0]
+        rope = np.zeros(8, np.float32)
+
+        def forward(x: object) -> object:
+            q = ops.rope_and_cache(x, ops.rope(rope), cache, heads)
+            return ops.attention(q, cache, heads, scale)
+
+        return run_rows(ops, forward, qkv, 32)
+
+    assert relative_error(attend(native), attend(reference)) < 1e-5
+
+
+@pytest.mark.parametrize("column", [0, 8, 16])  # of the query, of the key, of the value
+@pytest.mark.parametrize("size", [1, 100])
+def test_a_value_that_is_no_number_reaches_those_who_see_it_and_nobody_else(
+    native: NativeOps, column: int, size: int
+) -> None:
+    heads, bad = HeadShape(1, 1, 8), 70
+    rng = np.random.default_rng(0)
+    clean = rng.standard_normal((100, 24)).astype(np.float32)
+    dirty = clean.copy()
+    dirty[bad, column] = np.nan
+
+    def attend(qkv: np.ndarray) -> np.ndarray:
+        cache = native.make_kv_caches(1, 13, 8, heads, "float32")[0]
+        table = native.prepare_table(float_tensor(qkv))
+
+        def forward() -> object:
+            rope = native.rope(np.zeros(4, np.float32))
+            q = native.rope_and_cache(native.embedding(table), rope, cache, heads)
+            return native.attention(q, cache, heads, 1.0)
+
+        executable = native.compile(
+            forward, lambda h: h, hidden_size=8, vocab_size=8, max_num_tokens=100
+        )
+        step, rows = plain_step(100), []
+        for start in range(0, 100, size):
+            at = slice(start, start + size)
+            executable.forward(
+                replace(
+                    step,
+                    input_ids=step.input_ids[at],
+                    positions=step.positions[at],
+                    slot_mapping=step.slot_mapping[at],
+                    query_start_loc=np.array([0, size], np.int32),
+                    seq_lens=np.array([start + size], np.int32),
+                )
+            )
+            rows.append(executable.logits(np.arange(size, dtype=np.int32)).copy())
+        return np.concatenate(rows)
+
+    ours, expected = attend(dirty), attend(clean)
+    reached = np.zeros(100, bool)
+    reached[bad : bad + 1 if column == 0 else None] = True
+    np.testing.assert_array_equal(ours[~reached], expected[~reached])
+    assert np.isnan(ours[reached]).any(axis=1).all()
 
 
 def test_float16_cache_keeps_values_beyond_its_range_at_the_largest(
