@@ -91,8 +91,8 @@ void LinearOp::run(Frame& frame) const {
     args.x_bf16_stride = stride;
   }
 
-  // Four panels go well together (two gated pairs); enough tasks that threads end together.
-  constexpr int kGroup = 4;
+  // Four panels go well together (two gated pairs).
+  constexpr int kTogether = 4;
   const int panels = static_cast<int>(weight_->panels.size());
   const int chunk = row_chunk(kernels, num_rows, depth);
   const int row_tasks = (num_rows + chunk - 1) / chunk;
@@ -100,18 +100,27 @@ void LinearOp::run(Frame& frame) const {
                            static_cast<std::size_t>(panels);
   // Each of these is sixteen multiply-adds, about four times what `kWorthSharing` counts.
   const int threads = 4 * cost < kWorthSharing ? 1 : frame.num_threads;
-  const int groups = (panels + kGroup - 1) / kGroup;
+  const std::size_t scratch = kernels.linear_scratch(depth, chunk);
+  const auto multiply = [&](int row, int panel_begin, int panel_end) {
+    kernels.linear(args, row, std::min(num_rows, row + chunk), panel_begin, panel_end,
+                   thread_scratch(scratch));
+  };
+  if (row_tasks == 1) {
+    parallel_spans(threads, panels, kTogether,
+                   [&](int begin, int end) { multiply(0, begin, end); });
+    return;
+  }
+  // Enough tasks that threads end together.
+  const int groups = (panels + kTogether - 1) / kTogether;
   const int wanted = threads == 1 ? 1 : std::max(1, 8 * threads / row_tasks);
   const int panel_tasks = std::min(groups, wanted);
-  const std::size_t scratch = kernels.linear_scratch(depth, chunk);
   parallel(threads, row_tasks * panel_tasks, [&](int task) {
     const int row = task / panel_tasks * chunk, part = task % panel_tasks;
     const auto bound = [&](int p) {
-      return std::min(panels, kGroup * static_cast<int>(static_cast<std::int64_t>(groups) * p /
-                                                         panel_tasks));
+      return std::min(panels, kTogether * static_cast<int>(static_cast<std::int64_t>(groups) * p /
+                                                           panel_tasks));
     };
-    kernels.linear(args, row, std::min(num_rows, row + chunk), bound(part), bound(part + 1),
-                   thread_scratch(scratch));
+    multiply(row, bound(part), bound(part + 1));
   });
 }
 

@@ -3,6 +3,8 @@
 // step makes hundreds of calls, and then sleep, so that an idle engine uses no processor.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <type_traits>
 
@@ -28,6 +30,25 @@ void parallel(int num_threads, int num_tasks, Body&& body) {
         (*static_cast<std::remove_reference_t<Body>*>(context))(task);
       },
       &body);
+}
+
+// body(begin, end) for spans that cover [0, count), of whole units but for the last. Threads take
+// large spans first, so that memory is read in long runs, then ever smaller ones: they end together
+// although one may be slower.
+template <typename Body>
+void parallel_spans(int num_threads, int count, int unit, Body&& body) {
+  if (num_threads == 1) return body(0, count);
+  std::atomic<int> next{0};
+  parallel(num_threads, num_threads, [&](int) {
+    for (int begin = next.load(std::memory_order_relaxed); begin < count;) {
+      // Four fifths of what each thread's share of the rest would be.
+      const int length = 4 * (count - begin) / (5 * num_threads) / unit * unit;
+      const int end = std::min(count, begin + std::max(unit, length));
+      if (!next.compare_exchange_weak(begin, end, std::memory_order_relaxed)) continue;
+      body(begin, end);
+      begin = next.load(std::memory_order_relaxed);
+    }
+  });
 }
 
 }  // namespace headrace
