@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "affinity.h"
 #include "cpu.h"
 #include "executable.h"
 #include "formats.h"
@@ -188,6 +189,7 @@ void bind_prepared(nb::module_& m) {
     for (const Kernels* kernels : available_kernels()) names.emplace_back(kernels->name);
     return names;
   });
+  m.def("bind_threads", &bind_threads, "cpus"_a);
   nb::class_<Home>(m, "Home")
       .def(nb::init<const std::string&, int>(), "isa"_a, "num_threads"_a)
       .def_prop_ro("isa", [](const Home& home) { return home.kernels().name; })

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <new>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -18,18 +19,30 @@
 #include <sched.h>
 #endif
 
+#include "affinity.h"
 #include "fences.h"
 
 namespace headrace {
 namespace {
 
 constexpr auto kSpinTime = std::chrono::microseconds(60);
+// Some tens of microseconds: more than one waits for the last task of a small call.
+constexpr int kPausesBeforeYield = 1000;
 
 inline void pause_briefly() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #elif defined(__aarch64__)
   asm volatile("yield");
+#endif
+}
+
+// For tools that list threads.
+void name_this_thread(const std::string& name) {
+#if defined(__linux__)
+  pthread_setname_np(pthread_self(), name.c_str());
+#else
+  (void)name;
 #endif
 }
 
@@ -56,7 +69,10 @@ class Gate {
 
   void close_and_wait() {
     state_.fetch_and(~kOpen);
-    while (state_.load() & (kOpen - 1)) pause_briefly();
+    // A worker that long has lost its core, perhaps to this very wait.
+    for (int i = 0; state_.load() & (kOpen - 1); ++i) {
+      i < kPausesBeforeYield ? pause_briefly() : std::this_thread::yield();
+    }
   }
 
  private:
@@ -102,11 +118,13 @@ class Pool {
   }
 
   void work(int index) {
+    name_this_thread("headrace-" + std::to_string(index + 1));
     std::uint64_t seen = 0;
     for (;;) {
       wait_for_call(seen);
       seen = gate_.call();
       if (!gate_.enter(seen)) continue;
+      bind_this_thread(index + 1);
       if (index < call_.num_workers) take_tasks();
       gate_.leave();
     }
@@ -160,12 +178,16 @@ struct FreeAligned {
 }  // namespace
 
 int available_cores() {
+  // As at first: later the calling thread may be bound to one of them.
+  static const int count = [] {
 #if defined(__linux__)
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
 #endif
-  const unsigned count = std::thread::hardware_concurrency();
-  return count ? static_cast<int>(count) : 1;
+    const unsigned threads = std::thread::hardware_concurrency();
+    return threads ? static_cast<int>(threads) : 1;
+  }();
+  return count;
 }
 
 void* thread_scratch(std::size_t bytes) {
@@ -184,6 +206,7 @@ void* thread_scratch(std::size_t bytes) {
 }
 
 void run_tasks(int num_threads, int num_tasks, TaskFunction function, void* context) {
+  bind_this_thread(0);
   if (num_threads > num_tasks) num_threads = num_tasks;
   if (num_threads > 1) {
     Pool& shared = process_pool();

@@ -224,6 +224,13 @@ class EngineArgs(ForeignArgs):
         "cpu", "Device of the torch backend: cpu, cuda, cuda:1, ...", group="Device"
     )
     num_threads: int = option(0, "Threads that compute; 0: one per core.", group="Device")
+    cpu_affinity: str = option(
+        "none",
+        "Processors that these threads stay on: `none` leaves it to the system, `auto` gives each "
+        "its own, different cores first, and a list such as 0-3,8 names them. For machines that "
+        "do nothing else; beside other work, bound threads wait where others could move on.",
+        group="Device",
+    )
 
     disable_log_stats: bool = option(
         False, "Take no measurements: no metrics and no line in the log.", group="Observability"

@@ -109,6 +109,8 @@ class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
     device: str = "cpu"
     num_threads: int = 0
     """0: one per available core."""
+    cpu_affinity: Literal["auto"] | list[int] | None = None
+    """Processors the threads are bound to; `auto` chooses among the available ones."""
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,6 +30,7 @@ SERVER_MAX_NUM_SEQS, OFFLINE_MAX_NUM_SEQS = 128, 256
 SERVER_MAX_NUM_BATCHED_TOKENS, OFFLINE_MAX_NUM_BATCHED_TOKENS = 1024, 4096
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 FALLBACK_MAX_MODEL_LEN = 2048
+MAX_CPU = 1023
 LENGTH_KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 SAMPLING_KEYS = {
     "temperature": "temperature",
@@ -344,7 +345,36 @@ def _device(args: EngineArgs, reasons: Reasons) -> DeviceConfig:
     num_threads = _at_least("num_threads", args.num_threads, 0)
     if num_threads == 0:
         reasons["num_threads"] = "one per available core"
-    return DeviceConfig(backend=args.backend, device=args.device, num_threads=num_threads)
+    cpu_affinity = _cpu_affinity(args.cpu_affinity)
+    if cpu_affinity is not None and args.backend != "native":
+        raise ConfigError("cpu_affinity works with the native backend only; use none")
+    return DeviceConfig(
+        backend=args.backend,
+        device=args.device,
+        num_threads=num_threads,
+        cpu_affinity=cpu_affinity,
+    )
+
+
+def _cpu_affinity(value: str) -> Literal["auto"] | list[int] | None:
+    """`none`, `auto`, or numbers and ranges of them, each once, in the order given."""
+    if value == "none":
+        return None
+    if value == "auto":
+        return "auto"
+    cpus: list[int] = []
+    for part in str(value).split(","):
+        first, dash, last = part.strip().partition("-")
+        if not (first.isdecimal() and (last.isdecimal() or not dash)):
+            raise ConfigError(
+                f"cpu_affinity must be none, auto or a list such as 0-3,8, got {value!r}"
+            )
+        if not int(first) <= int(last or first) <= MAX_CPU:
+            raise ConfigError(f"cpu_affinity: {part.strip()} is no range from 0 to {MAX_CPU}")
+        cpus += range(int(first), int(last or first) + 1)
+    if len(set(cpus)) != len(cpus):
+        raise ConfigError(f"cpu_affinity must name each processor once, got {value!r}")
+    return cpus
 
 
 def _front(args: EngineArgs) -> FrontConfig:

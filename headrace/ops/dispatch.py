@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import Any, cast
 
 from headrace.errors import ConfigError
+from headrace.ops.affinity import Affinity, choose_cpus
 from headrace.ops.ops import Ops
 
 ISA_VARIABLE = "HEADRACE_ISA"
@@ -37,13 +38,14 @@ def chosen_isa() -> str:
     return forced
 
 
-def make_ops(backend: str, device: str, num_threads: int) -> Ops:
+def make_ops(backend: str, device: str, num_threads: int, cpu_affinity: Affinity = None) -> Ops:
     """The operations of a backend, `native` or `torch`, on a device.
 
     Args:
         backend: `native` (CPU only) or `torch`.
         device: `cpu`, or any device PyTorch knows.
         num_threads: 0 is one per available core.
+        cpu_affinity: processors to bind the threads of the native backend to.
 
     Raises ConfigError when they cannot be had here.
     """
@@ -53,7 +55,8 @@ def make_ops(backend: str, device: str, num_threads: int) -> Ops:
         if device != "cpu":
             raise ConfigError(f"device {device} needs the torch backend; the native one has cpu")
         module = _import("headrace.ops.native_ops")
-        return cast(Ops, module.NativeOps(num_threads, isa=chosen_isa()))
+        cpus = choose_cpus(cpu_affinity, num_threads)
+        return cast(Ops, module.NativeOps(num_threads, isa=chosen_isa(), cpus=cpus))
     if backend == "torch":
         module = _import("headrace.ops.torch_ops")
         try:

@@ -66,13 +66,21 @@ class NativeExecutable:
 class NativeOps:
     """The operations of `ops.Ops` in C++, for one instruction set."""
 
-    def __init__(self, num_threads: int = 0, isa: str | None = None) -> None:
+    def __init__(
+        self, num_threads: int = 0, isa: str | None = None, cpus: Sequence[int] = ()
+    ) -> None:
         """
         Args:
-            num_threads: 0 is one per core this process may use.
+            num_threads: 0 is one per core this process may use, or per processor in `cpus`.
             isa: one of `dispatch.available_isas()`; None is the chosen one.
+            cpus: processors that the threads of this process that compute stay on, the thread that
+                runs steps included.
+
+        Raises ValueError when a processor cannot be had.
         """
-        self._home = _native.Home(isa or chosen_isa(), num_threads)
+        if cpus:
+            _native.bind_threads(list(cpus))
+        self._home = _native.Home(isa or chosen_isa(), num_threads or len(cpus))
         self._program: _native.Program | None = None
         self.name = self._home.isa
 

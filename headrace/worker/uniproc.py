@@ -45,7 +45,8 @@ class UniProcExecutor:
         ModelRegistry.check(model_config.model_type)
         processors = [kind(config) for kind in load_logits_processors(config.logits_processors)]
         on_stage("loading weights", 0.1)
-        ops = make_ops(config.device.backend, config.device.device, config.device.num_threads)
+        device = config.device
+        ops = make_ops(device.backend, device.device, device.num_threads, device.cpu_affinity)
         with open_weights(model_config) as weights:
             model = ModelRegistry.make_model(
                 model_config.model_type,
