@@ -49,9 +49,10 @@ void EmbeddingOp::run(Frame& frame) const {
 void RmsNormOp::run(Frame& frame) const {
   const Rows x = frame.slots[static_cast<std::size_t>(inputs[0])];
   const Rows y = frame.slots[static_cast<std::size_t>(output)];
-  const int width = static_cast<int>(weight_.size());
-  const NormArgs args{x.data, x.stride, weight_.data(), eps_, width, y.data, y.stride};
-  frame.for_rows(weight_.size(),
+  const std::vector<float>& weight = norm_.weight;
+  const int width = static_cast<int>(weight.size());
+  const NormArgs args{x.data, x.stride, weight.data(), norm_.eps, width, y.data, y.stride};
+  frame.for_rows(weight.size(),
                  [&](int begin, int end) { frame.kernels.rms_norm(args, begin, end); });
 }
 
@@ -62,6 +63,25 @@ void AddOp::run(Frame& frame) const {
   const AddArgs args{x.data, x.stride, y.data, y.stride, width_, sum.data, sum.stride};
   frame.for_rows(static_cast<std::size_t>(width_),
                  [&](int begin, int end) { frame.kernels.add(args, begin, end); });
+}
+
+bool LinearOp::converts_rows(const Kernels& kernels) const {
+  if (weight_->int8) return true;
+  // Weights finer than bfloat16 stay off the tiles and need the rows as they are.
+  return kernels.needs_bf16 &&
+         std::none_of(weight_->panels.begin(), weight_->panels.end(), [](const PanelRef& panel) {
+           return panel.format == Format::F32 || panel.format == Format::F16;
+         });
+}
+
+void LinearOp::take_over(RmsNormOp& norm) {
+  inputs[0] = norm.inputs[0];
+  norm_ = norm.take();
+}
+
+InputRows LinearOp::input_rows(const Frame& frame) const {
+  return {frame.slots[static_cast<std::size_t>(inputs[0])], weight_->depth,
+          norm_ ? &*norm_ : nullptr};
 }
 
 void LinearOp::run(Frame& frame) const {
@@ -75,7 +95,8 @@ void LinearOp::run(Frame& frame) const {
                   depth,           weight_->panels.data(), activation_, or_null(bias_),
                   residual.data,   residual.stride, y.data,        y.stride};
   if (weight_->int8) {
-    return run_int8_linear(frame, *weight_->int8, args, static_cast<int>(weight_->panels.size()));
+    return run_int8_linear(frame, *weight_->int8, input_rows(frame), args,
+                           static_cast<int>(weight_->panels.size()));
   }
   if (kernels.needs_bf16) {
     // Whole blocks, of 64 bytes each, and an odd number of them, so that the rows of a tile lie in
@@ -84,8 +105,11 @@ void LinearOp::run(Frame& frame) const {
     auto* rounded = static_cast<std::uint16_t*>(
         frame.work(0, static_cast<std::size_t>(num_rows * stride) * sizeof(std::uint16_t)));
     frame.for_rows(static_cast<std::size_t>(depth), [&](int begin, int end) {
-      kernels.round_rows(x.data + begin * x.stride, x.stride, depth, rounded + begin * stride,
-                         stride, end - begin);
+      input_rows(frame).convert(
+          kernels, begin, end,
+          [&](const float* rows, std::ptrdiff_t row_stride, int first, int count) {
+            kernels.round_rows(rows, row_stride, depth, rounded + first * stride, stride, count);
+          });
     });
     args.x_bf16 = rounded;
     args.x_bf16_stride = stride;

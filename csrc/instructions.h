@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "input_rows.h"
 #include "program.h"
 
 namespace headrace {
@@ -21,12 +23,13 @@ class EmbeddingOp final : public Instruction {
 
 class RmsNormOp final : public Instruction {
  public:
-  RmsNormOp(std::vector<float> weight, float eps) : weight_(std::move(weight)), eps_(eps) {}
+  RmsNormOp(std::vector<float> weight, float eps) : norm_{std::move(weight), eps} {}
   void run(Frame& frame) const override;
 
+  RowNorm take() { return std::move(norm_); }
+
  private:
-  std::vector<float> weight_;
-  float eps_;
+  RowNorm norm_;
 };
 
 // Plain or gated product. With a second input, that is added to the result.
@@ -37,11 +40,18 @@ class LinearOp final : public Instruction {
   void run(Frame& frame) const override;
 
   bool can_add_residual() const { return activation_ == Activation::None && inputs.size() == 1; }
+  // Whether its rows become another type of number first, and are used as that alone.
+  bool converts_rows(const Kernels& kernels) const;
+  // Norm the rows of its input while they are converted.
+  void take_over(RmsNormOp& norm);
 
  private:
+  InputRows input_rows(const Frame& frame) const;
+
   std::shared_ptr<Linear> weight_;
   std::vector<float> bias_;
   Activation activation_;
+  std::optional<RowNorm> norm_;
 };
 
 class AddOp final : public Instruction {

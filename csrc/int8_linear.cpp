@@ -20,8 +20,8 @@ int row_chunk(int num_rows, int row_bytes) {
 
 }  // namespace
 
-void run_int8_linear(Frame& frame, const Int8Kernels& kernels, const LinearArgs& linear,
-                     int num_panels) {
+void run_int8_linear(Frame& frame, const Int8Kernels& kernels, const InputRows& x,
+                     const LinearArgs& linear, int num_panels) {
   const int num_rows = frame.num_rows, depth = linear.depth;
   const int row_bytes = (depth + kInt8Block - 1) / kInt8Block * kInt8Block;
   const std::size_t code_bytes = static_cast<std::size_t>(num_rows) * row_bytes;
@@ -29,9 +29,12 @@ void run_int8_linear(Frame& frame, const Int8Kernels& kernels, const LinearArgs&
       frame.work(0, code_bytes + static_cast<std::size_t>(num_rows) * sizeof(float)));
   auto* scales = reinterpret_cast<float*>(codes + code_bytes);
   frame.for_rows(2 * static_cast<std::size_t>(depth), [&](int begin, int end) {
-    kernels.quantize_rows(linear.x + begin * linear.x_stride, linear.x_stride, depth,
-                          kernels.x_flip, codes + static_cast<std::ptrdiff_t>(begin) * row_bytes,
-                          row_bytes, scales + begin, end - begin);
+    x.convert(frame.kernels, begin, end,
+              [&](const float* rows, std::ptrdiff_t stride, int first, int count) {
+                kernels.quantize_rows(rows, stride, depth, kernels.x_flip,
+                                      codes + static_cast<std::ptrdiff_t>(first) * row_bytes,
+                                      row_bytes, scales + first, count);
+              });
   });
   const Int8Args args{codes, row_bytes, scales, linear};
 
@@ -41,7 +44,14 @@ void run_int8_linear(Frame& frame, const Int8Kernels& kernels, const LinearArgs&
                            static_cast<std::size_t>(num_panels);
   // Each of these is sixteen multiply-adds, about what `kWorthSharing` counts.
   const int threads = cost < kWorthSharing ? 1 : frame.num_threads;
-  // Panels go two and two: gated pairs, and tiles. Enough tasks that threads end together.
+  if (row_tasks == 1) {
+    // Panels go two and two: gated pairs, and tiles.
+    parallel_spans(threads, num_panels, 2, [&](int begin, int end) {
+      kernels.linear(args, 0, num_rows, begin, end);
+    });
+    return;
+  }
+  // Enough tasks that threads end together.
   const int pairs = (num_panels + 1) / 2;
   const int wanted = threads == 1 ? 1 : std::max(1, 8 * threads / row_tasks);
   const int panel_tasks = std::min(pairs, wanted);

@@ -170,6 +170,7 @@ void Program::finish(const Slot& output) {
   output_ = output.id;
   finished_ = true;
   merge_sums();
+  join_norms();
   join_rotations();
   plan();
 }
@@ -208,6 +209,25 @@ void Program::merge_sums() {
       linear->output = instruction->output;
       instruction = std::move(code_[maker->second]);
       break;
+    }
+  }
+  std::erase(code_, nullptr);
+}
+
+// Where only one product reads a norm, and converts its rows anyway, it norms them on the way.
+void Program::join_norms() {
+  const std::vector<int> uses = count_uses();
+  const std::map<int, std::size_t> made_by = makers();
+  for (std::size_t i = 0; i < code_.size(); ++i) {
+    auto* linear = dynamic_cast<LinearOp*>(code_[i].get());
+    if (!linear || !linear->converts_rows(home_->kernels())) continue;
+    const int rows = linear->inputs[0];
+    const auto maker = made_by.find(rows);
+    if (maker == made_by.end() || uses[static_cast<std::size_t>(rows)] != 1) continue;
+    std::unique_ptr<Instruction>& made = code_[maker->second];
+    if (auto* norm = dynamic_cast<RmsNormOp*>(made.get())) {
+      linear->take_over(*norm);
+      made = nullptr;
     }
   }
   std::erase(code_, nullptr);

@@ -115,6 +115,7 @@ class Program {
   std::vector<int> count_uses() const;
   std::map<int, std::size_t> makers() const;
   void merge_sums();
+  void join_norms();
   void join_rotations();
   void plan();
 

@@ -197,3 +197,17 @@ def test_weight_bytes_are_half_of_bfloat16(native: NativeOps) -> None:
     tensor = random_tensor(WeightFormat.BF16, 64, 576, np.random.default_rng(6))
     native.prepare_linear([tensor], "int8")
     assert 64 * 576 < native.weight_bytes < 1.02 * 64 * 576
+
+
+@pytest.mark.parametrize("num_rows", [1, 90])
+def test_linear_of_normed_rows_gives_the_bits_of_the_two_apart(
+    native: NativeOps, num_rows: int
+) -> None:
+    x, norm = _rows(num_rows, 101), _rows(1, 101, 1)[0]
+    tensor = random_tensor(WeightFormat.BF16, 33, 101, np.random.default_rng(0))
+    normed = run_rows(native, lambda v: native.rms_norm(v, norm, 1e-5), x, 101)
+    weight = native.prepare_linear([tensor], "int8")
+    together = run_rows(
+        native, lambda v: native.linear(native.rms_norm(v, norm, 1e-5), weight), x, 33
+    )
+    np.testing.assert_array_equal(together, _product(native, normed, tensor))

@@ -175,3 +175,20 @@ def test_gated_linear_of_extreme_inputs_stays_finite(
             run_rows(ops, lambda v, o=ops, w=weight: o.gated_linear(v, w, activation), x, 16)
         )
     np.testing.assert_allclose(*results, rtol=2e-2, atol=1e-30)
+
+
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.label)
+@pytest.mark.parametrize("num_rows", [1, 90])
+def test_linear_of_normed_rows_gives_the_bits_of_the_two_apart(
+    native: NativeOps, fmt: WeightFormat, num_rows: int
+) -> None:
+    """Kernels that convert rows norm them on the way, where nobody else reads them."""
+    depth = _depth(fmt, 300)
+    x, norm = _rows(num_rows, depth), _rows(1, depth, 1)[0]
+    weight = native.prepare_linear([random_tensor(fmt, 40, depth, np.random.default_rng(0))])
+    normed = run_rows(native, lambda v: native.rms_norm(v, norm, 1e-5), x, depth)
+    apart = run_rows(native, lambda v: native.linear(v, weight), normed, 40)
+    together = run_rows(
+        native, lambda v: native.linear(native.rms_norm(v, norm, 1e-5), weight), x, 40
+    )
+    np.testing.assert_array_equal(together, apart)
