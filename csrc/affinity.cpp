@@ -10,6 +10,8 @@
 #include <sched.h>
 #endif
 
+#include "thread_pool.h"
+
 namespace headrace {
 namespace {
 
@@ -47,6 +49,7 @@ void bind_threads(const std::vector<int>& cpus) {
 #else
   if (!cpus.empty()) throw std::invalid_argument("this system cannot bind threads to processors");
 #endif
+  available_cores();  // counted before any thread is bound
   const std::lock_guard lock(mutex);
   binding = cpus;
   generation.fetch_add(1);

@@ -11,8 +11,8 @@ namespace {
 // Query rows (tokens times heads of a group) that share one pass over the keys.
 constexpr int kQueryRows = 48;
 
-// Tasks per thread that let threads end together, where there are so few that it matters.
-constexpr int kTasksPerThread = 8;
+// Tasks per thread that let threads end together.
+constexpr int kTasksPerThread = 12;
 
 // Stretches of tokens, as items without a head.
 std::vector<AttentionItem> cut_sequences(const Step& step, int group, int window) {
@@ -32,6 +32,7 @@ std::vector<AttentionItem> cut_sequences(const Step& step, int group, int window
       const int past = item.first_position + item.num_tokens;
       item.first_partition = lowest / kPartition;
       item.num_partitions = (past + kPartition - 1) / kPartition - item.first_partition;
+      item.partials_at = -1;
       stretches.push_back(item);
     }
   }
@@ -41,6 +42,50 @@ std::vector<AttentionItem> cut_sequences(const Step& step, int group, int window
                      return a.num_partitions > b.num_partitions;
                    });
   return stretches;
+}
+
+// About the time an item takes: rows cost the same however many, positions are also read.
+std::int64_t cost_of(const AttentionItem& item, int group) {
+  constexpr int kReading = 4;
+  return static_cast<std::int64_t>(item.num_partitions) * (item.num_tokens * group + kReading);
+}
+
+// One stretch and head, in pieces of some partitions each, and the merges that puts behind.
+void add_pieces(AttentionPlan& plan, AttentionItem item, int pieces) {
+  if (pieces == 1) {
+    plan.items.push_back(item);
+    return;
+  }
+  const int rows = item.num_tokens * plan.group;
+  const int first = item.first_partition, count = item.num_partitions;
+  const std::ptrdiff_t start = plan.num_partial_floats, size = rows * plan.partial_size;
+  for (int piece = 0; piece < pieces; ++piece) {
+    const int begin = count * piece / pieces;
+    item.first_partition = first + begin;
+    item.num_partitions = count * (piece + 1) / pieces - begin;
+    item.partials_at = start + begin * size;
+    plan.items.push_back(item);
+  }
+  plan.num_partial_floats += count * size;
+  for (int r = 0; r < rows; ++r) {
+    plan.merges.push_back({item.first_row + r / plan.group,
+                           item.kv_head * plan.group + r % plan.group, count,
+                           start + r * plan.partial_size, size});
+  }
+}
+
+// Tasks of consecutive items, of about the same cost: an item asks for the memory of the next.
+void cut_tasks(AttentionPlan& plan, int num_threads) {
+  std::int64_t total = 0, cost = 0;
+  for (const AttentionItem& item : plan.items) total += cost_of(item, plan.group);
+  const std::int64_t enough = total / (kTasksPerThread * num_threads);
+  plan.task_bounds.push_back(0);
+  for (std::size_t i = 0; i < plan.items.size(); ++i) {
+    cost += cost_of(plan.items[i], plan.group);
+    if (cost < enough && i + 1 < plan.items.size()) continue;
+    plan.task_bounds.push_back(static_cast<int>(i) + 1);
+    cost = 0;
+  }
 }
 
 }  // namespace
@@ -55,41 +100,15 @@ AttentionPlan plan_attention(const Step& step, int num_threads, int num_kv_heads
   const std::vector<AttentionItem> stretches = cut_sequences(step, group, window);
   const int whole_items = static_cast<int>(stretches.size()) * num_kv_heads;
   const bool split = num_threads > 1 && whole_items < 4 * num_threads;
-  const int pieces_each = split ? (kTasksPerThread * num_threads + whole_items - 1) / whole_items : 1;
-  for (const AttentionItem& stretch : stretches) {
-    plan.max_tokens = std::max(plan.max_tokens, stretch.num_tokens);
-    const int num_partitions = stretch.num_partitions;
-    const int pieces = std::min(pieces_each, num_partitions);
-    for (int head = 0; head < num_kv_heads; ++head) {
-      AttentionItem item = stretch;
-      item.kv_head = head;
-      if (pieces == 1) {
-        plan.items.push_back(item);
-        plan.item_offsets.push_back(kNoPartials);
-        continue;
-      }
-      const int rows = item.num_tokens * group;
-      const std::size_t start = plan.num_partial_floats;
-      const std::size_t size = static_cast<std::size_t>(rows * partial_size);
-      for (int piece = 0; piece < pieces; ++piece) {
-        const int begin = num_partitions * piece / pieces;
-        item.first_partition = stretch.first_partition + begin;
-        item.num_partitions = num_partitions * (piece + 1) / pieces - begin;
-        plan.items.push_back(item);
-        plan.item_offsets.push_back(start + static_cast<std::size_t>(begin) * size);
-      }
-      plan.num_partial_floats += static_cast<std::size_t>(num_partitions) * size;
-      for (int r = 0; r < rows; ++r) {
-        MergeItem merge{};
-        merge.row = item.first_row + r / group;
-        merge.head = head * group + r % group;
-        merge.num_partials = num_partitions;
-        merge.partial_stride = static_cast<std::ptrdiff_t>(size);
-        plan.merges.push_back(merge);
-        plan.merge_offsets.push_back(start + static_cast<std::size_t>(r * partial_size));
-      }
+  const int wanted = kTasksPerThread * num_threads;
+  const int pieces = split ? (wanted + whole_items - 1) / std::max(1, whole_items) : 1;
+  for (AttentionItem item : stretches) {
+    plan.max_tokens = std::max(plan.max_tokens, item.num_tokens);
+    for (item.kv_head = 0; item.kv_head < num_kv_heads; ++item.kv_head) {
+      add_pieces(plan, item, std::min(pieces, item.num_partitions));
     }
   }
+  cut_tasks(plan, num_threads);
   return plan;
 }
 
@@ -118,12 +137,11 @@ void AttentionOp::run(Frame& frame) const {
   const Kernels& kernels = frame.kernels;
   const Rows q = frame.slots[static_cast<std::size_t>(inputs[0])];
   const Rows out = frame.slots[static_cast<std::size_t>(output)];
-  const AttentionArgs args{q.data,         q.stride,
-                           out.data,       out.stride,
-                           cache_->view(), num_heads_ / cache_->num_kv_heads,
-                           scale_,         window_};
   const AttentionPlan& plan = this->plan(frame);
-
+  auto* partials = static_cast<float*>(
+      frame.work(0, static_cast<std::size_t>(plan.num_partial_floats) * sizeof(float)));
+  const AttentionArgs args{q.data,   q.stride, out.data, out.stride, cache_->view(),
+                           plan.group, scale_,   window_,  partials};
   RopeArgs rope{};
   bool with_rope = rope_ && frame.one_token_each;
   if (with_rope) {
@@ -134,22 +152,17 @@ void AttentionOp::run(Frame& frame) const {
       with_rope = false;
     }
   }
-  auto* partials = static_cast<float*>(frame.work(0, plan.num_partial_floats * sizeof(float)));
   const std::size_t scratch = kernels.attention_scratch(args, plan.max_tokens);
-  parallel(frame.num_threads, static_cast<int>(plan.items.size()), [&](int task) {
-    const auto i = static_cast<std::size_t>(task);
-    AttentionItem item = plan.items[i];
-    const std::size_t offset = plan.item_offsets[i];
-    if (offset != kNoPartials) item.partials = partials + offset;
-    kernels.attention(args, item, with_rope ? &rope : nullptr, thread_scratch(scratch));
+  const int num_tasks = static_cast<int>(plan.task_bounds.size()) - 1;
+  parallel(frame.num_threads, num_tasks, [&](int task) {
+    const int* bounds = plan.task_bounds.data() + task;
+    kernels.attention(args, plan.items.data() + bounds[0], bounds[1] - bounds[0],
+                      with_rope ? &rope : nullptr, thread_scratch(scratch));
   });
   const int merges = static_cast<int>(plan.merges.size());
   const int merge_threads = merges < 64 ? 1 : frame.num_threads;
   parallel(merge_threads, merges, [&](int task) {
-    const auto i = static_cast<std::size_t>(task);
-    MergeItem item = plan.merges[i];
-    item.partials = partials + plan.merge_offsets[i];
-    kernels.merge(args, item);
+    kernels.merge(args, plan.merges[static_cast<std::size_t>(task)]);
   });
 }
 

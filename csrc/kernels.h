@@ -108,6 +108,7 @@ struct AttentionArgs {
   int group;  // query heads per key head
   float scale;
   int window;  // positions seen; INT_MAX for all
+  float* partials;  // results of partitions that are not yet merged
 };
 
 // Some consecutive tokens of one sequence, one key head, consecutive partitions of the context.
@@ -119,7 +120,9 @@ struct AttentionItem {
   int kv_head;
   int first_partition;
   int num_partitions;
-  float* partials;  // null: these are all, write the result; else [partition][row], for `merge`
+  // Where in AttentionArgs::partials the partitions [partition][row] go, for `merge`; -1: these are
+  // all, and the result is written.
+  std::ptrdiff_t partials_at;
 };
 
 // The merge of one row's partial results, in order; the first of them is overwritten.
@@ -127,7 +130,7 @@ struct MergeItem {
   int row;
   int head;
   int num_partials;
-  float* partials;
+  std::ptrdiff_t partials_at;     // of the first partition
   std::ptrdiff_t partial_stride;  // from one partition to the next
 };
 
@@ -148,9 +151,9 @@ struct Kernels {
                          int head_end);
   std::ptrdiff_t (*partial_size)(int head_dim);  // floats per row of a partial result
   std::size_t (*attention_scratch)(const AttentionArgs&, int num_tokens);
-  // `rope`, if given, is done first, for the item's tokens and head.
-  void (*attention)(const AttentionArgs&, const AttentionItem&, const RopeArgs* rope,
-                    void* scratch);
+  // Items one after the other. `rope`, if given, is done first, for an item's tokens and head.
+  void (*attention)(const AttentionArgs&, const AttentionItem* items, int num_items,
+                    const RopeArgs* rope, void* scratch);
   void (*merge)(const AttentionArgs&, const MergeItem&);
 };
 

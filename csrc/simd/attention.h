@@ -209,8 +209,8 @@ inline void attend_tile(const AttentionArgs& a, const AttentionItem& item, int t
   }
 }
 
-// The tiles ask for each other in time, but nothing asks for the first. Large blocks are left to the
-// machine, which foresees them.
+// Within an item tiles ask for each other in time; its first tile the item before asks for. Large
+// blocks are left to the machine, which foresees them.
 inline void prefetch_first_tile(const AttentionArgs& a, const AttentionItem& item) {
   if (a.cache.block_size > kKeyTile) return;
   const int begin = item.first_partition * kPartition;
@@ -223,65 +223,73 @@ inline void prefetch_first_tile(const AttentionArgs& a, const AttentionItem& ite
   }
 }
 
-// One partition from its beginning, into `part`.
+// One partition from its beginning, into `part`. `next` is the item after, if this is the last.
 inline void attend_partition(const AttentionArgs& a, const AttentionItem& item, int partition,
-                             const Scratch& s, float* part) {
+                             const AttentionItem* next, const Scratch& s, float* part) {
   const int dim = a.cache.head_dim, rows = item.num_tokens * a.group;
   for (int r = 0; r < rows; ++r) clear_row(running_row(part, dim, r), padded_dim(dim));
-  const int past = item.first_position + item.num_tokens;
-  for (int t = 0; t < kPartition; t += kKeyTile) {
-    const int tile = partition * kPartition + t;
-    if (tile < past) attend_tile(a, item, tile, s, part);
+  const int past = item.first_position + item.num_tokens, begin = partition * kPartition;
+  const int end = past < begin + kPartition ? past : begin + kPartition;
+  for (int tile = begin; tile < end; tile += kKeyTile) {
+    if (next && tile + kKeyTile >= end) prefetch_first_tile(a, *next);
+    attend_tile(a, item, tile, s, part);
   }
 }
 
-inline void attention(const AttentionArgs& a, const AttentionItem& item, const RopeArgs* rope,
-                      void* memory) {
+inline void attend_item(const AttentionArgs& a, const AttentionItem& item,
+                        const AttentionItem* next, const Scratch& s) {
   const int dim = a.cache.head_dim, padded = padded_dim(dim);
   const std::ptrdiff_t rows = item.num_tokens * a.group;
-  prefetch_first_tile(a, item);
-  if (rope) {
-    rope_and_cache(*rope, item.first_row, item.first_row + item.num_tokens, item.kv_head,
-                   item.kv_head + 1);
-  }
-  const Scratch s = split_scratch(a, rows, memory);
   const float scale = a.scale * kLog2E;
   for (int t = 0; t < item.num_tokens; ++t) {
     const float* q = a.q + (item.first_row + t) * a.q_stride + item.kv_head * a.group * dim;
     for (int i = 0; i < a.group * dim; ++i) s.q[t * a.group * dim + i] = q[i] * scale;
   }
-  const int past = item.first_partition + item.num_partitions;
-  if (item.partials) {
-    float* part = item.partials;
-    for (int p = item.first_partition; p < past; ++p, part += rows * partial_size(dim)) {
-      attend_partition(a, item, p, s, part);
-    }
-    return;
-  }
+  const bool is_whole = item.partials_at < 0;
+  float* part = is_whole ? s.part : a.partials + item.partials_at;
   float* result = s.part;
-  for (int p = item.first_partition; p < past; ++p) {
-    attend_partition(a, item, p, s, s.part);
-    if (item.num_partitions == 1) break;
-    result = s.total;
-    for (std::ptrdiff_t r = 0; r < rows; ++r) {
-      const RunningRow total = running_row(s.total, dim, r);
-      if (p == item.first_partition) clear_row(total, padded);
-      merge_row(total, running_row(s.part, dim, r), padded);
+  for (int p = 0; p < item.num_partitions; ++p) {
+    const bool is_last = p + 1 == item.num_partitions;
+    attend_partition(a, item, item.first_partition + p, is_last ? next : nullptr, s, part);
+    if (!is_whole) {
+      part += rows * partial_size(dim);
+    } else if (item.num_partitions > 1) {
+      result = s.total;
+      for (std::ptrdiff_t r = 0; r < rows; ++r) {
+        const RunningRow total = running_row(s.total, dim, r);
+        if (p == 0) clear_row(total, padded);
+        merge_row(total, running_row(s.part, dim, r), padded);
+      }
     }
   }
-  for (std::ptrdiff_t r = 0; r < rows; ++r) {
+  for (std::ptrdiff_t r = 0; is_whole && r < rows; ++r) {
     float* out = a.out + (item.first_row + r / a.group) * a.out_stride +
                  (item.kv_head * a.group + r % a.group) * dim;
     write_row(running_row(result, dim, r), dim, out);
   }
 }
 
+inline void attention(const AttentionArgs& a, const AttentionItem* items, int num_items,
+                      const RopeArgs* rope, void* memory) {
+  prefetch_first_tile(a, items[0]);
+  for (int i = 0; i < num_items; ++i) {
+    const AttentionItem& item = items[i];
+    if (rope) {
+      rope_and_cache(*rope, item.first_row, item.first_row + item.num_tokens, item.kv_head,
+                     item.kv_head + 1);
+    }
+    attend_item(a, item, i + 1 < num_items ? items + i + 1 : nullptr,
+                split_scratch(a, item.num_tokens * a.group, memory));
+  }
+}
+
 inline void merge(const AttentionArgs& a, const MergeItem& item) {
   const int dim = a.cache.head_dim;
   // Into the first: it is not needed again.
-  const RunningRow total = running_row(item.partials, dim, 0);
+  float* partials = a.partials + item.partials_at;
+  const RunningRow total = running_row(partials, dim, 0);
   for (int p = 1; p < item.num_partials; ++p) {
-    merge_row(total, running_row(item.partials + p * item.partial_stride, dim, 0), padded_dim(dim));
+    merge_row(total, running_row(partials + p * item.partial_stride, dim, 0), padded_dim(dim));
   }
   write_row(total, dim, a.out + item.row * a.out_stride + item.head * dim);
 }

@@ -13,6 +13,8 @@ Affinity = Literal["auto"] | list[int] | None
 """One processor for each thread, chosen here or given by number; None binds nothing."""
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
+# As at first: later the calling thread may be bound to one of them.
+_ALLOWED = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
 
 
 def choose_cpus(affinity: Affinity, num_threads: int) -> list[int]:
@@ -26,15 +28,14 @@ def choose_cpus(affinity: Affinity, num_threads: int) -> list[int]:
     """
     if affinity is None:
         return []
-    if not hasattr(os, "sched_getaffinity"):
+    if not _ALLOWED:
         raise ConfigError("cpu_affinity: this system cannot bind threads; use none")
-    allowed = os.sched_getaffinity(os.getpid())
-    cpus = cores_first(allowed, _TOPOLOGY) if affinity == "auto" else affinity
-    missing = sorted(set(cpus) - allowed)
+    cpus = cores_first(_ALLOWED, _TOPOLOGY) if affinity == "auto" else affinity
+    missing = sorted(set(cpus) - _ALLOWED)
     if missing:
         raise ConfigError(
             f"cpu_affinity names processor {missing[0]}, which this process may not use; "
-            f"it may use {', '.join(map(str, sorted(allowed)))}"
+            f"it may use {', '.join(map(str, sorted(_ALLOWED)))}"
         )
     if num_threads > len(cpus):
         raise ConfigError(
