@@ -43,7 +43,11 @@ class RowState:
 class RowSampler:
     def __init__(self, vocab_size: int, num_threads: int = 0, portable: bool = False) -> None: ...
     def sample(
-        self, logits: F32, rows: list[RowState]
+        self,
+        logits: F32,
+        rows: list[RowState],
+        masks: npt.NDArray[np.uint32] | None = None,
+        mask_rows: list[int] = ...,
     ) -> tuple[list[int], list[_Record | None], _RowErrors]: ...
     def score(
         self,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from headrace import SamplingParams
-from headrace.errors import UnsupportedError, ValidationError, shown
+from headrace.errors import ValidationError, shown
 from headrace.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 NAN, INF = math.nan, math.inf
@@ -114,15 +114,38 @@ def test_old_names_are_type_errors(field: str) -> None:
         SamplingParams(**{field: 1})
 
 
-def test_field_without_an_implementation_is_refused_not_ignored() -> None:
-    with pytest.raises(UnsupportedError, match="structured_outputs"):
-        SamplingParams(structured_outputs=StructuredOutputsParams(regex="a"))
-
-
 @pytest.mark.parametrize("given", [{}, {"regex": "a", "json": "{}"}])
 def test_structured_outputs_need_exactly_one_kind(given: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="exactly one"):
         StructuredOutputsParams(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [
+        ({"json": ""}, "json"), ({"json": 5}, "json"), ({"json": "{}\0"}, "json"),
+        ({"regex": ""}, "regex"), ({"regex": "a\0"}, "regex"), ({"regex": ["a"]}, "regex"),
+        ({"choice": []}, "choice"), ({"choice": "yes"}, "choice"), ({"choice": [1]}, "choice"),
+        ({"choice": ["\ud800"]}, "choice"),
+        ({"grammar": " \n"}, "grammar"), ({"grammar": "\ud800"}, "grammar"),
+        ({"json_object": False}, "json_object"), ({"json_object": 1}, "json_object"),
+        ({"structural_tag": ""}, "structural_tag"),
+        ({"json_object": True, "disable_any_whitespace": 1}, "disable_any_whitespace"),
+        ({"json_object": True, "whitespace_pattern": ""}, "whitespace_pattern"),
+    ],
+)  # fmt: skip
+def test_structured_outputs_of_the_wrong_kind_are_refused(
+    given: dict[str, Any], field: str
+) -> None:
+    with pytest.raises(ValidationError) as caught:
+        StructuredOutputsParams(**given)
+    assert caught.value.param == f"structured_outputs.{field}"
+
+
+def test_structured_outputs_must_be_the_record() -> None:
+    with pytest.raises(ValidationError) as caught:
+        SamplingParams(structured_outputs={"regex": "a"})  # type: ignore[arg-type]
+    assert caught.value.param == "structured_outputs"
 
 
 def test_clone_shares_no_mutable_part() -> None:

@@ -18,6 +18,7 @@ namespace nb = nanobind;
 namespace headrace::sampling {
 namespace {
 
+using Masks = nb::ndarray<const std::uint32_t, nb::shape<-1, -1>, nb::c_contig, nb::device::cpu>;
 using Logits = nb::ndarray<float, nb::shape<-1, -1>, nb::c_contig, nb::device::cpu>;
 
 void require_shape(const Logits& logits, std::size_t num_rows, std::size_t vocab_size) {
@@ -48,7 +49,27 @@ nb::list errors_of(const std::vector<RowResult>& results) {
   return errors;
 }
 
-nb::tuple sample(RowSampler& sampler, const Logits& logits, const nb::list& states) {
+// For each row where its mask begins, or nullptr.
+std::vector<const std::uint32_t*> mask_pointers(const Masks& masks,
+                                                const std::vector<std::int32_t>& mask_rows,
+                                                std::size_t num_rows, std::size_t vocab_size) {
+  if (mask_rows.size() != num_rows || masks.shape(1) != (vocab_size + 31) / 32) {
+    throw std::invalid_argument("masks do not fit the rows of logits");
+  }
+  std::vector<const std::uint32_t*> pointers;
+  pointers.reserve(num_rows);
+  for (const std::int32_t row : mask_rows) {
+    if (row >= static_cast<std::int64_t>(masks.shape(0))) {
+      throw std::invalid_argument("there is no mask " + std::to_string(row));
+    }
+    pointers.push_back(
+        row < 0 ? nullptr : masks.data() + static_cast<std::size_t>(row) * masks.shape(1));
+  }
+  return pointers;
+}
+
+nb::tuple sample(RowSampler& sampler, const Logits& logits, const nb::list& states,
+                 const std::optional<Masks>& masks, const std::vector<std::int32_t>& mask_rows) {
   require_shape(logits, states.size(), sampler.vocab_size());
   std::vector<const RowState*> rows;
   rows.reserve(states.size());
@@ -58,10 +79,12 @@ nb::tuple sample(RowSampler& sampler, const Logits& logits, const nb::list& stat
       throw std::invalid_argument("a row's state was made for another vocabulary");
     }
   }
+  std::vector<const std::uint32_t*> pointers;
+  if (masks) pointers = mask_pointers(*masks, mask_rows, rows.size(), sampler.vocab_size());
   std::vector<RowResult> results;
   {
     const nb::gil_scoped_release release;
-    results = sampler.sample(logits.data(), rows);
+    results = sampler.sample(logits.data(), rows, pointers);
   }
   nb::list token_ids, records;
   for (const RowResult& result : results) {
@@ -139,6 +162,8 @@ void bind_sampling(nb::module_& m) {
       .def(nb::init<std::size_t, int, bool>(), nb::arg("vocab_size"),
            nb::arg("num_threads") = 0, nb::arg("portable") = false)
       .def("sample", &sample, nb::arg("logits").noconvert(), nb::arg("rows"),
+           nb::arg("masks").noconvert().none() = nb::none(),
+           nb::arg("mask_rows") = std::vector<std::int32_t>{},
            "Token ids (-1 for a failed row), logprob records or None, and [(row, error)].")
       .def("score", &score, nb::arg("logits").noconvert(), nb::arg("targets"),
            nb::arg("num_logprobs"), nb::arg("asked_for") = std::vector<TokenId>{},

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <exception>
+#include <iterator>
 #include <mutex>
 
 #include "sampling/choice.h"
@@ -19,12 +21,28 @@ constexpr int kMaxThreads = 16;
 
 constexpr const char* kNotNumbers = "the model gave logits that are not numbers (NaN or infinity)";
 constexpr const char* kNothingAllowed =
-    "no token may be generated: allowed_token_ids, bad_words and min_tokens rule out all of them";
+    "no token may be generated: allowed_token_ids, bad_words, min_tokens and structured_outputs "
+    "rule out all of them";
 constexpr const char* kAllImpossible = "the model gave every token a probability of zero";
 
 const char* fault_of(float max, const char* when_all_are_masked) {
   if (std::isnan(max) || max == INFINITY) return kNotNumbers;
   return max == -INFINITY ? when_all_are_masked : nullptr;
+}
+
+bool is_allowed(const std::uint32_t* mask, TokenId id) {
+  return mask == nullptr || (mask[id / 32] >> (id % 32) & 1) != 0;
+}
+
+// The ids whose bits are set, in order.
+void collect_allowed(const std::uint32_t* mask, std::size_t vocab_size, std::vector<TokenId>& ids) {
+  for (std::size_t first = 0; first < vocab_size; first += 32) {
+    std::uint32_t bits = mask[first / 32];
+    if (vocab_size - first < 32) bits &= (std::uint32_t{1} << (vocab_size - first)) - 1;
+    for (; bits != 0; bits &= bits - 1) {
+      ids.push_back(static_cast<TokenId>(first) + std::countr_zero(bits));
+    }
+  }
 }
 
 RowResult failed(const char* error) {
@@ -42,9 +60,11 @@ RowSampler::RowSampler(std::size_t vocab_size, int num_threads, bool portable)
   for (int i = 0; i < count; ++i) workspaces_.emplace_back(vocab_size, passes_);
 }
 
-std::vector<RowResult> RowSampler::sample(float* logits, std::span<const RowState* const> rows) {
+std::vector<RowResult> RowSampler::sample(float* logits, std::span<const RowState* const> rows,
+                                          std::span<const std::uint32_t* const> masks) {
   return for_rows(rows.size(), [&](std::size_t row, Workspace& workspace) {
-    return sample_row({logits + row * vocab_size_, vocab_size_}, *rows[row], workspace);
+    const std::uint32_t* mask = masks.empty() ? nullptr : masks[row];
+    return sample_row({logits + row * vocab_size_, vocab_size_}, *rows[row], mask, workspace);
   });
 }
 
@@ -81,7 +101,7 @@ std::vector<RowResult> RowSampler::for_rows(
 }
 
 RowResult RowSampler::sample_row(std::span<float> logits, const RowState& state,
-                                 Workspace& workspace) const {
+                                 const std::uint32_t* mask, Workspace& workspace) const {
   RowScan row{};
   std::optional<LogprobMeter> meter;
   if (state.params().num_logprobs) {
@@ -94,15 +114,24 @@ RowResult RowSampler::sample_row(std::span<float> logits, const RowState& state,
   state.edit(logits.data(), edits);
 
   RowResult result;
-  if (state.forced()) {
-    result.token_id = *state.forced();
-  } else if (const auto& allowed = state.params().allowed_ids) {
+  const auto forced = state.forced();
+  if (forced && is_allowed(mask, *forced)) {
+    result.token_id = *forced;
+  } else if (const auto& listed = state.params().allowed_ids; listed || mask != nullptr) {
     // The allowed tokens are a shorter row of their own.
+    std::vector<TokenId>& allowed = workspace.allowed_ids;
+    allowed.clear();
+    if (listed) {
+      std::copy_if(listed->begin(), listed->end(), std::back_inserter(allowed),
+                   [&](TokenId id) { return is_allowed(mask, id); });
+    } else {
+      collect_allowed(mask, vocab_size_, allowed);
+    }
     workspace.allowed_logits.clear();
-    for (const TokenId id : *allowed) workspace.allowed_logits.push_back(logits[id]);
+    for (const TokenId id : allowed) workspace.allowed_logits.push_back(logits[id]);
     row = scan(workspace.allowed_logits, passes_, workspace);
     result = choose(row, state, workspace);
-    if (!result.error) result.token_id = (*allowed)[static_cast<std::size_t>(result.token_id)];
+    if (!result.error) result.token_id = allowed[static_cast<std::size_t>(result.token_id)];
   } else {
     if (!meter || !edits.empty()) row = scan(logits, passes_, workspace);
     result = choose(row, state, workspace);

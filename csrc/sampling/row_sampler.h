@@ -32,8 +32,10 @@ class RowSampler {
 
   std::size_t vocab_size() const { return vocab_size_; }
 
-  // Chooses a token for each row of logits [rows.size(), vocab_size], which it changes.
-  std::vector<RowResult> sample(float* logits, std::span<const RowState* const> rows);
+  // Chooses a token for each row of logits [rows.size(), vocab_size], which it changes. `masks` is
+  // empty or has for each row nullptr or the tokens that are allowed, bit i of word w for 32 w + i.
+  std::vector<RowResult> sample(float* logits, std::span<const RowState* const> rows,
+                                std::span<const std::uint32_t* const> masks = {});
 
   // The log-probabilities of given tokens, one per row of logits [targets.size(), vocab_size],
   // with the most likely ones and those asked for.
@@ -43,7 +45,8 @@ class RowSampler {
  private:
   std::vector<RowResult> for_rows(
       std::size_t num_rows, const std::function<RowResult(std::size_t, Workspace&)>& work);
-  RowResult sample_row(std::span<float> logits, const RowState& state, Workspace& workspace) const;
+  RowResult sample_row(std::span<float> logits, const RowState& state, const std::uint32_t* mask,
+                       Workspace& workspace) const;
   RowResult score_row(std::span<const float> logits, TokenId target, std::int64_t num_logprobs,
                       std::span<const TokenId> asked_for, Workspace& workspace) const;
   RowResult choose(const RowScan& row, const RowState& state, Workspace& workspace) const;

@@ -22,6 +22,7 @@ struct Workspace {
   std::unique_ptr<float[]> block_maxima;
   std::unique_ptr<float[]> block_sums;
   Edits edits;
+  std::vector<TokenId> allowed_ids;
   std::vector<float> allowed_logits;
 };
 

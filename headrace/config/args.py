@@ -214,6 +214,22 @@ class EngineArgs(ForeignArgs):
     )
     stream_interval: int = option(1, "Tokens per streamed piece of an answer.", group="Scheduler")
 
+    structured_outputs_max_bytes: int = option(
+        262_144,
+        "Longest schema, pattern, list of choices or grammar of a request, as text.",
+        group="Structured output",
+        kind="size",
+    )
+    structured_outputs_max_depth: int = option(
+        64, "Levels of lists and objects a schema may have.", group="Structured output"
+    )
+    structured_outputs_timeout: float = option(
+        5.0,
+        "Seconds it may take to check and compile a schema, pattern or grammar; the process that "
+        "does it is ended then, and the request refused.",
+        group="Structured output",
+    )
+
     backend: Literal["native", "torch"] = option(
         "native",
         "What computes: our own kernels, or PyTorch (extra `headrace[torch]`).",

@@ -102,6 +102,17 @@ class FrontConfig(msgspec.Struct, frozen=True, kw_only=True):
     multiprocess: bool = True
 
 
+class StructuredOutputsConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds for schemas, patterns and grammars that requests bring."""
+
+    max_bytes: int = 262_144
+    """Of a schema, pattern, list of choices or grammar, as text."""
+    max_depth: int = 64
+    """Levels of lists and objects in a schema."""
+    compile_timeout: float = 5.0
+    """Seconds the check and compilation of one may take."""
+
+
 class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What computes."""
 
@@ -128,5 +139,6 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     OnStage."""
     profiler_dir: str | None = None
     """Folder that profiles of the core are written to; None: none can be taken."""
+    structured_outputs: StructuredOutputsConfig = StructuredOutputsConfig()
     reasons: dict[str, str] = {}
     """Setting -> why it has its value, for every setting that was derived."""

@@ -19,6 +19,7 @@ from headrace.config.engine import (
     ModelConfig,
     ModelFacts,
     SchedulerConfig,
+    StructuredOutputsConfig,
 )
 from headrace.config.foreign import check_foreign
 from headrace.errors import ConfigError
@@ -28,6 +29,8 @@ Reasons = dict[str, str]
 
 SERVER_MAX_NUM_SEQS, OFFLINE_MAX_NUM_SEQS = 128, 256
 SERVER_MAX_NUM_BATCHED_TOKENS, OFFLINE_MAX_NUM_BATCHED_TOKENS = 1024, 4096
+MAX_SCHEMA_DEPTH = 100
+"""Compilers of schemas give up a little deeper."""
 BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
 FALLBACK_MAX_MODEL_LEN = 2048
 MAX_CPU = 1023
@@ -64,6 +67,7 @@ def resolve(args: EngineArgs, facts: ModelFacts) -> EngineConfig:
         scheduler=_scheduler(args, model, reasons),
         device=_device(args, reasons),
         front=_front(args),
+        structured_outputs=_structured_outputs(args),
         reasons=reasons,
         logits_processors=[
             import_path_of("logits_processors", one) for one in args.logits_processors
@@ -391,6 +395,20 @@ def _front(args: EngineArgs) -> FrontConfig:
         ready_timeout=float(args.ready_timeout),
         shutdown_timeout=float(args.shutdown_timeout),
     )
+
+
+def _structured_outputs(args: EngineArgs) -> StructuredOutputsConfig:
+    timeout, depth = args.structured_outputs_timeout, args.structured_outputs_max_depth
+    if not _is_number(timeout) or timeout <= 0:
+        raise ConfigError(
+            f"structured_outputs_timeout must be a positive number of seconds, got {timeout!r}"
+        )
+    if _at_least("structured_outputs_max_depth", depth, 1) > MAX_SCHEMA_DEPTH:
+        raise ConfigError(
+            f"structured_outputs_max_depth must be at most {MAX_SCHEMA_DEPTH}, got {depth}"
+        )
+    size = _at_least("structured_outputs_max_bytes", args.structured_outputs_max_bytes, 1)
+    return StructuredOutputsConfig(max_bytes=size, max_depth=depth, compile_timeout=float(timeout))
 
 
 # -- checks ------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ from headrace.messages.outputs import (
     FinishReason,
     RequestLedger,
 )
-from headrace.messages.requests import EngineCoreRequest, GetDebugState, Verb
+from headrace.messages.requests import EngineCoreRequest, GetDebugState, Verb, Vocabulary
 from headrace.messages.startup import EngineReady
 from headrace.worker.executor import Executor
 
@@ -61,19 +62,47 @@ class EngineCore:
             seed=config.model.seed,
         )
         self.control = Control(
-            self.scheduler, executor, make_executor, StepProfiler(config.profiler_dir)
+            self.scheduler,
+            executor,
+            None if make_executor is None else partial(self._load_again, make_executor),
+            StepProfiler(config.profiler_dir),
         )
+        self._vocabulary: Vocabulary | None = None
         self._answers: list[EngineCoreOutput] = []
         """To requests that were refused or ended early; sent with the next step."""
         self._pace = StepPace()
         self.has_news = False
         """Whether somebody waits for what the last step gave."""
 
-    def add_request(self, request: EngineCoreRequest) -> None:
+    def set_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Take the tokens' bytes, which grammars need."""
+        self._vocabulary = vocabulary
+        if self.control.executor is not None:
+            self.control.executor.set_vocabulary(vocabulary)
+
+    def prepare_grammar(self, grammar: str) -> None:
+        """Compile a grammar, so that adding its request takes no time. From any thread.
+
+        While the weights are asleep nothing is done: it is compiled when its request starts.
+
+        Raises:
+            ValidationError: it cannot be compiled.
+        """
+        executor = self.control.executor
+        if executor is not None:
+            executor.prepare_grammar(grammar)
+
+    def draw_seed(self) -> int:
+        """A seed for a request that has come and cannot be added yet."""
+        return self.scheduler.draw_seed()
+
+    def add_request(self, request: EngineCoreRequest, drawn_seed: int | None = None) -> None:
         """Queue a request. One that cannot run is answered with finish_reason ERROR instead."""
         try:
             self._check(request)
-            self.scheduler.add_request(request, self._age(request))
+            if request.grammar is not None:
+                self.prepare_grammar(request.grammar)
+            self.scheduler.add_request(request, self._age(request), drawn_seed=drawn_seed)
         except ValidationError as error:
             now = self._now()
             self._answers.append(
@@ -157,6 +186,12 @@ class EngineCore:
 
     def _outputs(self, outputs: list[EngineCoreOutput], num_step_tokens: int) -> EngineCoreOutputs:
         return EngineCoreOutputs(outputs, self.scheduler.stats(), self._now(), num_step_tokens)
+
+    def _load_again(self, make_executor: Callable[[], Executor]) -> Executor:
+        executor = make_executor()
+        if self._vocabulary is not None:
+            executor.set_vocabulary(self._vocabulary)
+        return executor
 
     def _check(self, request: EngineCoreRequest) -> None:
         """The front has checked all this; what reaches a kernel is checked where it comes in."""

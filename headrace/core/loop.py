@@ -16,13 +16,23 @@ import msgspec
 
 from headrace.core.control import Later
 from headrace.core.engine_core import EngineCore
+from headrace.core.grammar_queue import GrammarQueue
 from headrace.core.outbox import Outbox
 from headrace.errors import HeadraceError
 from headrace.ipc.codec import RecordDecoder
 from headrace.ipc.sockets import Receiver, Sender, SocketClosedError
 from headrace.logger import make_logger
 from headrace.messages.outputs import CallResult, EngineCoreOutput, EngineDead, FinishReason
-from headrace.messages.requests import AbortRequests, Call, CoreInput, EngineCoreRequest, Shutdown
+from headrace.messages.requests import (
+    AbortRequests,
+    Call,
+    CoreInput,
+    EngineCoreRequest,
+    Pause,
+    Shutdown,
+    Sleep,
+    Vocabulary,
+)
 
 logger = make_logger(__name__)
 
@@ -46,7 +56,15 @@ class _Fault:
     error: BaseException
 
 
-_Letter: TypeAlias = CoreInput | _Unreadable | _Fault
+@dataclass(slots=True)
+class _Compiled:
+    """The grammar of a request is ready, or wrong."""
+
+    request_id: str
+    error: str | None
+
+
+_Letter: TypeAlias = CoreInput | _Unreadable | _Fault | _Compiled
 
 
 class CoreLoop:
@@ -63,6 +81,9 @@ class CoreLoop:
         self._receiver = receiver
         self._inbox: SimpleQueue[_Letter] = SimpleQueue()
         self._outbox = Outbox(sender, lambda error: self._inbox.put(_Fault(error)))
+        self._grammars = GrammarQueue(
+            core.prepare_grammar, lambda ready, error: self._inbox.put(_Compiled(ready, error))
+        )
         self._deadline: float | None = None
         """When the core ends even with live requests; None until it is told to end."""
         self._last_word: str | None = None
@@ -104,7 +125,7 @@ class CoreLoop:
             self._answer_later()
             self._take_letters(wait=not core.has_work())
             if self._deadline is not None:
-                if not core.has_work():
+                if not core.has_work() and not self._grammars:
                     return
                 if time.monotonic() >= self._deadline:
                     self._abort_all()
@@ -120,10 +141,13 @@ class CoreLoop:
 
     def _take_letters(self, *, wait: bool) -> None:
         """Handle all that has come in; with `wait`, sleep until there is something, or beat."""
-        if wait and self._deadline is None:
+        if wait and (self._deadline is None or self._grammars):
             self._outbox.flush()
+            timeout = BEAT_SECONDS
+            if self._deadline is not None:
+                timeout = min(timeout, max(0.0, self._deadline - time.monotonic()))
             try:
-                self._handle(self._inbox.get(timeout=BEAT_SECONDS))
+                self._handle(self._inbox.get(timeout=timeout))
             except Empty:
                 self._outbox.put(self._core.idle_outputs())
         while not self._inbox.empty():
@@ -134,7 +158,12 @@ class CoreLoop:
             case EngineCoreRequest():
                 self._add(letter)
             case AbortRequests():
+                self._abort_held(letter.request_ids)
                 self._core.abort_requests(letter.request_ids)
+            case Vocabulary():
+                self._core.set_vocabulary(letter)
+            case _Compiled():
+                self._add_compiled(letter)
             case Call():
                 self._call(letter)
             case Shutdown():
@@ -148,15 +177,41 @@ class CoreLoop:
     def _add(self, request: EngineCoreRequest) -> None:
         if self._deadline is not None:
             self._answer(request.request_id, FinishReason.ABORT)
+        elif request.grammar is None:
+            self._add_to_core(request)
+        elif request.request_id in self._grammars:
+            error = f"request id {request.request_id!r} is in use"
+            self._answer(request.request_id, FinishReason.ERROR, error)
+        else:
+            self._grammars.hold(request, self._core.draw_seed())
+
+    def _add_compiled(self, letter: _Compiled) -> None:
+        held = self._grammars.take(letter.request_id)
+        if held is None:
             return
+        if letter.error is not None:
+            self._answer(letter.request_id, FinishReason.ERROR, letter.error)
+        else:
+            self._add_to_core(*held)
+
+    def _add_to_core(self, request: EngineCoreRequest, drawn_seed: int | None = None) -> None:
         try:
-            self._core.add_request(request)
+            self._core.add_request(request, drawn_seed)
         except Exception as error:  # one request never ends the engine for the others
             logger.exception("request %s could not be added", request.request_id)
             self._core.abort_requests([request.request_id])
             self._answer(request.request_id, FinishReason.ERROR, one_line(error))
 
+    def _abort_held(self, request_ids: list[str]) -> None:
+        """End those whose grammars are being compiled. Unknown ids are fine."""
+        for request_id in request_ids:
+            if self._grammars.take(request_id) is not None:
+                self._answer(request_id, FinishReason.ABORT)
+
     def _call(self, call: Call) -> None:
+        verb = call.verb
+        if isinstance(verb, (Pause, Sleep)) and verb.mode == "abort":
+            self._abort_held(self._grammars.request_ids())
         try:
             self._give_result(call.call_id, self._core.call(call.verb))
         except Exception as error:
@@ -188,6 +243,7 @@ class CoreLoop:
                     self._give_error(call_id, error)
 
     def _abort_all(self) -> None:
+        self._abort_held(self._grammars.request_ids())
         self._core.abort_requests(self._core.live_request_ids())
         self._outbox.put(self._core.idle_outputs())
 

@@ -43,11 +43,12 @@ class Request:
     """
 
     __slots__ = (
-        "block_ids", "chain", "ends_at", "eos_token_id", "first_token_at", "has_answered",
-        "is_watched", "last_token_at", "max_num_tokens", "min_tokens", "num_cached_tokens",
-        "num_computed_tokens", "num_preemptions", "num_prefill_tokens", "num_prompt_tokens",
-        "num_registered_blocks", "order", "params", "prompt_logprobs", "queued_at", "repetition",
-        "request_id", "scheduled_at", "seed", "skips_prefix_cache", "starts_by", "status",
+        "block_ids", "chain", "ends_at", "eos_token_id", "first_token_at", "grammar",
+        "has_answered", "is_watched", "last_token_at", "max_num_tokens", "min_tokens",
+        "num_cached_tokens", "num_computed_tokens", "num_preemptions", "num_prefill_tokens",
+        "num_prompt_tokens", "num_registered_blocks", "order", "params", "prompt_logprobs",
+        "queued_at", "repetition", "request_id", "scheduled_at", "seed", "skips_prefix_cache",
+        "starts_by", "status",
         "stop_token_ids", "token_ids",
     )  # fmt: skip
 
@@ -74,8 +75,11 @@ class Request:
         self.is_watched = source.is_watched
         wanted = params.repetition_detection
         self.repetition = None if wanted is None else RepetitionDetector(wanted)
-        self.eos_token_id = None if params.ignore_eos else source.eos_token_id
+        # With a grammar EOS comes only where the text is complete: then nothing may follow it.
+        ignores_eos = params.ignore_eos and source.grammar is None
+        self.eos_token_id = None if ignores_eos else source.eos_token_id
         self.stop_token_ids = frozenset(source.stop_token_ids)
+        self.grammar = source.grammar
         self.seed = seed
         self.order = order
         # Log-probabilities of the prompt exist only where the prompt is computed.
@@ -144,6 +148,7 @@ class Request:
             seed=self.seed,
             block_ids=self.block_ids.copy(),
             num_computed_tokens=self.num_computed_tokens,
+            grammar=self.grammar,
         )
 
     def to_output(
@@ -155,6 +160,7 @@ class Request:
         finish_reason: FinishReason | None = None,
         stop_reason: int | None = None,
         error: str | None = None,
+        ends_with_text: bool = False,
     ) -> EngineCoreOutput:
         """Its next output; the first one carries what is told once."""
         prompt_logprobs = None
@@ -175,6 +181,7 @@ class Request:
             num_preemptions=self.num_preemptions,
             ledger=self.ledger(now) if is_first or finish_reason is not None else None,
             error=error,
+            ends_with_text=ends_with_text,
         )
 
     def ledger(self, now: float) -> RequestLedger:

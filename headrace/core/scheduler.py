@@ -105,11 +105,18 @@ class Scheduler:
 
     # Requests come and go
 
-    def add_request(self, source: EngineCoreRequest, age: float = 0.0) -> None:
+    def draw_seed(self) -> int:
+        """A seed for a request, whether or not it brings its own; see `add_request`."""
+        return self._seeds.getrandbits(63)
+
+    def add_request(
+        self, source: EngineCoreRequest, age: float = 0.0, *, drawn_seed: int | None = None
+    ) -> None:
         """Queue a request whose id is not live.
 
         Args:
             age: how long ago it arrived in the front process, in seconds.
+            drawn_seed: what was drawn for it when it came, if that was earlier.
 
         Raises:
             ValidationError: it could never run: at its longest it does not fit the KV cache.
@@ -124,13 +131,14 @@ class Scheduler:
                 value=source.sampling_params.max_tokens,
             )
         # Drawn for every request, so that seeds given to some do not change those of the others.
-        drawn = self._seeds.getrandbits(63)
+        if drawn_seed is None:
+            drawn_seed = self.draw_seed()
         given = source.sampling_params.seed
         rank = (source.priority, source.arrival_time) if self._by_priority else (0, 0.0)
         request = Request(
             source,
             max_model_len=self._max_model_len,
-            seed=drawn if given is None else given,
+            seed=drawn_seed if given is None else given,
             order=(*rank, self._num_added),
             queued_at=self._now(),
             chain=self.kv_cache.make_chain(source.cache_salt),
@@ -389,10 +397,21 @@ class Scheduler:
             self.has_news = True
         request.last_token_at = now
         finish_reason = request.append_token(token_id)
+        stop_reason = None
+        ends_with_text = False
+        if finish_reason is FinishReason.STOP:
+            stop_reason = None if token_id == request.eos_token_id else token_id
+        elif request.request_id in result.grammar_ended:
+            # Nothing follows the end of a grammar, whatever min_tokens and ignore_eos say.
+            finish_reason = FinishReason.STOP
+            ends_with_text = True
         logprobs = result.logprobs.get(request.request_id)
         tokens = [token_id]
         if finish_reason is not None:
-            return self._end(request, tokens, finish_reason, now, logprobs=logprobs)
+            return self._end(
+                request, tokens, finish_reason, now,
+                stop_reason=stop_reason, ends_with_text=ends_with_text, logprobs=logprobs,
+            )  # fmt: skip
         return request.to_output(tokens, now, logprobs=logprobs)
 
     def _end(
@@ -402,15 +421,14 @@ class Scheduler:
         finish_reason: FinishReason,
         now: float,
         *,
+        stop_reason: int | None = None,
+        ends_with_text: bool = False,
         logprobs: TokenLogprobs | None = None,
         error: str | None = None,
     ) -> EngineCoreOutput:
         """End a running request; its last output. `running` is left for the caller to sweep."""
         self.has_news = True
         self._release(request)
-        stop_reason = None
-        if finish_reason is FinishReason.STOP and tokens[0] != request.eos_token_id:
-            stop_reason = tokens[0]
         return request.to_output(
             tokens,
             now,
@@ -418,6 +436,7 @@ class Scheduler:
             stop_reason=stop_reason,
             logprobs=logprobs,
             error=error,
+            ends_with_text=ends_with_text,
         )
 
     # State

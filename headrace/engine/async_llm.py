@@ -22,6 +22,7 @@ from headrace.engine.control_verbs import AsyncControlVerbs
 from headrace.engine.core_client import AsyncEngineCoreClient, make_client
 from headrace.engine.event_loop import running_loop
 from headrace.engine.front import make_front, release, submit
+from headrace.engine.grammar_checker import GrammarChecker
 from headrace.engine.input_processor import check_types
 from headrace.engine.launch import EXECUTOR_FACTORY, OnStage
 from headrace.engine.output_collector import RequestOutputCollector
@@ -109,7 +110,7 @@ class AsyncLLM(AsyncControlVerbs):
             self._client, self._front, self._admission, config.front.output_chunk_size
         )
         self._finalizer = weakref.finalize(
-            self, _close, self._outputs, self._client, self._tokenizing, None
+            self, _close, self._outputs, self._client, self._tokenizing, self._front.grammars, None
         )
         if start_engine_loop and running_loop() is not None:
             self._outputs.ensure_running()
@@ -180,9 +181,17 @@ class AsyncLLM(AsyncControlVerbs):
             self._outputs.ensure_running()
             if not isinstance(prompt, EngineInput):
                 prompt = await self._render(prompt, how)
+            grammar = None
+            if params.structured_outputs is not None:
+                grammar = await self._front.grammars.check_soon(params.structured_outputs)
         prompt = with_text(prompt, prompt_text)
         request = self._front.input_processor.process(
-            request_id, prompt, params, priority=priority, arrival_time=arrival_time
+            request_id,
+            prompt,
+            params,
+            priority=priority,
+            arrival_time=arrival_time,
+            grammar=grammar,
         )
         # From here on nothing waits: a cancelled caller has either queued nothing or holds all.
         ids: list[str] = []
@@ -393,7 +402,7 @@ class AsyncLLM(AsyncControlVerbs):
             timeout: seconds the core may take to end before it is ended by force; default 5.
         """
         if self._finalizer.detach() is not None:
-            _close(self._outputs, self._client, self._tokenizing, timeout)
+            _close(self._outputs, self._client, self._tokenizing, self._front.grammars, timeout)
 
     def _raise_if_dead(self) -> None:
         if self.errored:
@@ -420,8 +429,10 @@ def _close(
     outputs: OutputTask,
     client: AsyncEngineCoreClient,
     tokenizing: ThreadPoolExecutor,
+    grammars: GrammarChecker,
     timeout: float | None,
 ) -> None:
     outputs.stop("the engine was shut down")
     tokenizing.shutdown(wait=False)
+    grammars.shutdown()
     client.shutdown(timeout)

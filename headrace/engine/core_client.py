@@ -12,7 +12,7 @@ from headrace.config.engine import EngineConfig
 from headrace.engine.launch import EXECUTOR_FACTORY, OnStage
 from headrace.errors import UnsupportedError
 from headrace.messages.outputs import EngineCoreOutputs
-from headrace.messages.requests import EngineCoreRequest, Verb
+from headrace.messages.requests import EngineCoreRequest, Verb, Vocabulary
 from headrace.messages.startup import EngineReady
 
 
@@ -32,6 +32,14 @@ class EngineCoreClient(Protocol):
         Raises:
             EngineDeadError: the core is not running any more.
             ValidationError: the request holds something that cannot be sent.
+        """
+        ...
+
+    def set_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Give the core the tokens' bytes, before the first request that has a grammar.
+
+        Raises:
+            EngineDeadError: the core is not running any more.
         """
         ...
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from headrace.config.engine import EngineConfig, ModelConfig
 from headrace.engine.core_client import EngineCoreClient
+from headrace.engine.grammar_checker import GrammarChecker
 from headrace.engine.input_processor import InputProcessor
 from headrace.engine.output_processor import OutputProcessor
 from headrace.engine.request_state import OutputSink
@@ -68,6 +69,8 @@ class EngineFront:
     input_processor: InputProcessor
     output_processor: OutputProcessor
     stats: StatsFeed
+    grammars: GrammarChecker
+    has_sent_vocabulary: bool = False
 
 
 def make_front(
@@ -92,6 +95,12 @@ def make_front(
                 InputProcessor(config, client.ready, tokenizer),
                 OutputProcessor(tokenizer, config.front.stream_interval),
                 StatsFeed(stat_loggers, config.front.stats_interval),
+                GrammarChecker(
+                    config.structured_outputs,
+                    tokenizer,
+                    config.model.eos_token_ids,
+                    config.model.vocab_size,
+                ),
             )
         except BaseException:
             client.shutdown()
@@ -120,6 +129,9 @@ def submit(
 
     Raises: what `EngineCoreClient.add_request` raises.
     """
+    if request.grammar is not None and not front.has_sent_vocabulary:
+        client.set_vocabulary(front.grammars.vocabulary())
+        front.has_sent_vocabulary = True
     children = front.output_processor.add_request(request, external_id, prompt, params, sink)
     ids = [child.request_id for child in children]
     num_sent = 0

@@ -12,7 +12,7 @@ from headrace.engine.launch import EXECUTOR_FACTORY, OnStage
 from headrace.errors import EngineDeadError, UnsupportedError
 from headrace.logger import make_logger
 from headrace.messages.outputs import EngineCoreOutputs
-from headrace.messages.requests import EngineCoreRequest, Pause, Sleep, Verb
+from headrace.messages.requests import EngineCoreRequest, Pause, Sleep, Verb, Vocabulary
 from headrace.worker.executor import Executor
 
 logger = make_logger(__name__)
@@ -53,6 +53,11 @@ class InprocClient:
         """Queue a request in the core."""
         self._raise_if_dead()
         self.core.add_request(request)
+
+    def set_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Give the core the tokens' bytes."""
+        self._raise_if_dead()
+        self.core.set_vocabulary(vocabulary)
 
     def abort_requests(self, request_ids: list[str]) -> None:
         """Let the core forget these."""

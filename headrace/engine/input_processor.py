@@ -70,10 +70,14 @@ class InputProcessor:
         *,
         priority: int = 0,
         arrival_time: float | None = None,
+        grammar: str | None = None,
     ) -> EngineCoreRequest:
         """The core's request for one prompt, with n still as asked for (see parallel_sampling).
 
         Its id is the caller's with 8 hexadecimal digits, so callers may repeat theirs.
+
+        Args:
+            grammar: what `params.structured_outputs` came to, checked.
 
         Raises:
             ValidationError: a value this model does not allow; names the field.
@@ -82,7 +86,7 @@ class InputProcessor:
         self._check_priority(priority)
         self._check_prompt(prompt)
         max_tokens = self._max_tokens(len(prompt.prompt_token_ids), params)
-        eos, stop_token_ids = self._stop_token_ids(params)
+        eos, stop_token_ids = self._stop_token_ids(params, has_grammar=grammar is not None)
         return EngineCoreRequest(
             request_id=f"{request_id}-{self._next_suffix():08x}",
             prompt_token_ids=prompt.prompt_token_ids,
@@ -93,6 +97,7 @@ class InputProcessor:
             priority=priority,
             cache_salt=prompt.cache_salt,
             is_watched=params.output_kind is not RequestOutputKind.FINAL_ONLY or bool(params.stop),
+            grammar=grammar,
         )
 
     def _next_suffix(self) -> int:
@@ -205,12 +210,20 @@ class InputProcessor:
             )
         return min(wanted, room)
 
-    def _stop_token_ids(self, params: SamplingParams) -> tuple[int | None, list[int]]:
-        """The model's EOS, and all other ids that end the answer."""
+    def _stop_token_ids(
+        self, params: SamplingParams, *, has_grammar: bool
+    ) -> tuple[int | None, list[int]]:
+        """The model's EOS, and all other ids that end the answer.
+
+        Where a grammar is complete EOS may come, and ends the answer even with ignore_eos.
+        """
         stop_token_ids = list(params.stop_token_ids or ())
-        if params.ignore_eos or not self._model.eos_token_ids:
+        eos_token_ids = self._model.eos_token_ids
+        if has_grammar and not eos_token_ids and self._tokenizer is not None:
+            eos_token_ids = self._tokenizer.eos_token_ids
+        if (params.ignore_eos and not has_grammar) or not eos_token_ids:
             return None, stop_token_ids
-        eos, *others = self._model.eos_token_ids
+        eos, *others = eos_token_ids
         return eos, list(dict.fromkeys(stop_token_ids + others))
 
     def _core_params(self, params: SamplingParams, max_tokens: int) -> SamplingParams:
@@ -225,6 +238,7 @@ class InputProcessor:
             thinking_token_ids=self._thinking_token_ids(params.thinking_token_budget),
             output_kind=RequestOutputKind.CUMULATIVE,
             stream_interval=None,
+            structured_outputs=None,
         )
 
     def _thinking_token_ids(self, budget: int | None) -> tuple[int, int] | None:

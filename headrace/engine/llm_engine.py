@@ -174,8 +174,15 @@ class LLMEngine(SyncControlVerbs):
         if not isinstance(prompt, EngineInput):
             prompt = how.render(self.renderer, prompt, self.max_model_len)
         prompt = with_text(prompt, prompt_text)
+        asked = params.structured_outputs
+        grammar = None if asked is None else self._front.grammars.check(asked)
         request = self._front.input_processor.process(
-            request_id, prompt, params, priority=priority, arrival_time=arrival_time
+            request_id,
+            prompt,
+            params,
+            priority=priority,
+            arrival_time=arrival_time,
+            grammar=grammar,
         )
         submit(self._client, self._front, request, request_id, prompt, params, self._outputs)
         return request.request_id
@@ -262,6 +269,7 @@ class LLMEngine(SyncControlVerbs):
     def shutdown(self, timeout: float | None = None) -> None:
         """End the engine. Idempotent; happens by itself when nobody holds it any more."""
         self._front.output_processor.fail_all("the engine was shut down")
+        self._front.grammars.shutdown()
         self._client.shutdown(timeout)
 
     def __enter__(self) -> LLMEngine:

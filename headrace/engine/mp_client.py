@@ -29,7 +29,7 @@ from headrace.errors import EngineDeadError, EngineGenerateError, ValidationErro
 from headrace.ipc.codec import RecordDecoder, RecordEncoder
 from headrace.logger import make_logger
 from headrace.messages.outputs import CallResult, CoreOutput, EngineCoreOutputs, EngineDead
-from headrace.messages.requests import AbortRequests, Call, EngineCoreRequest, Verb
+from headrace.messages.requests import AbortRequests, Call, EngineCoreRequest, Verb, Vocabulary
 
 logger = make_logger(__name__)
 
@@ -61,6 +61,10 @@ class _Connection:
             raise ValidationError(f"the request cannot be sent to the engine: {error}") from None
         self.is_idle = False
         self.handle.sender.send(frame)
+
+    def set_vocabulary(self, vocabulary: Vocabulary) -> None:
+        self.raise_if_dead()
+        self.handle.sender.send(self._encoder.encode(vocabulary))
 
     def abort_requests(self, request_ids: list[str]) -> None:
         if self.is_alive():
@@ -184,6 +188,10 @@ class SyncMPClient:
         """Send a request."""
         self._connection.add_request(request)
 
+    def set_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Send the tokens' bytes."""
+        self._connection.set_vocabulary(vocabulary)
+
     def abort_requests(self, request_ids: list[str]) -> None:
         """Let the core forget these; a core that ended is not told."""
         self._connection.abort_requests(request_ids)
@@ -260,6 +268,10 @@ class AsyncMPClient:
     def add_request(self, request: EngineCoreRequest) -> None:
         """Send a request."""
         self._connection.add_request(request)
+
+    def set_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Send the tokens' bytes."""
+        self._connection.set_vocabulary(vocabulary)
 
     def abort_requests(self, request_ids: list[str]) -> None:
         """Let the core forget these; a core that ended is not told."""

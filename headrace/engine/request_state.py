@@ -103,7 +103,7 @@ class RequestState:
         if self.detokenizer is None:
             self._token_ids.extend(output.new_token_ids)
         elif output.new_token_ids:
-            is_stopped = reason is FinishReason.STOP
+            is_stopped = reason is FinishReason.STOP and not output.ends_with_text
             matched = self.detokenizer.update(output.new_token_ids, stop_terminated=is_stopped)
         if output.logprobs is not None and self._logprobs is not None:
             # A stop string may have cut tokens off.

@@ -91,11 +91,16 @@ class ChildProcess:
             os.close(self.life)
 
 
-def start_process(name: str, module: str, arguments: Sequence[str]) -> ChildProcess:
+def start_process(
+    name: str, module: str, arguments: Sequence[str], *, keep: Sequence[int] = ()
+) -> ChildProcess:
     """Run `python -m module` as a child that ends when this process does.
 
     The child finds the modules this process finds, has no standard input, writes to standard
     error only, and is in a session of its own, so that Ctrl-C in a terminal reaches only us.
+
+    Args:
+        keep: further descriptors of ours that the child shall have, under the same numbers.
 
     Raises:
         OSError: it could not be started.
@@ -111,7 +116,7 @@ def start_process(name: str, module: str, arguments: Sequence[str]) -> ChildProc
             [sys.executable, "-P", "-m", module, *pipes, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=2,
-            pass_fds=(child_watches, child_end),
+            pass_fds=(child_watches, child_end, *keep),
             start_new_session=True,
             env=environment,
         )

@@ -76,6 +76,8 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, frozen=True, forbid_unkn
     error: str | None = None
     """With finish_reason ERROR: what went wrong, fit for the caller to read. With TIMEOUT: why the
     request was refused; None when it had been started."""
+    ends_with_text: bool = False
+    """With finish_reason STOP: the last token is text, the end of a grammar, and no stop token."""
 
 
 class SchedulerStats(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

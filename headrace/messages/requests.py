@@ -36,6 +36,21 @@ class EngineCoreRequest(
     is_watched: bool = True
     """Whether each token is acted on: passed on, or searched for stop strings. The others' come
     with a delay, many at once, except the first and the last."""
+    grammar: str | None = None
+    """What the text must follow; checked. The core must have been given the `Vocabulary` before."""
+
+
+class Vocabulary(
+    msgspec.Struct, array_like=True, tag="vocabulary", frozen=True, forbid_unknown_fields=True
+):
+    """The bytes of the tokens, for grammars. Sent once, before the first request that has one."""
+
+    tokens: list[bytes]
+    """By id; empty where there is no token."""
+    special_token_ids: list[int]
+    """Marks, which no text spells."""
+    eos_token_ids: list[int]
+    """Allowed where a grammar is complete; the first is the main one."""
 
 
 class AbortRequests(
@@ -181,4 +196,4 @@ class Shutdown(
     drain_timeout: float = 0.0
 
 
-CoreInput: TypeAlias = EngineCoreRequest | AbortRequests | Call | Shutdown
+CoreInput: TypeAlias = EngineCoreRequest | AbortRequests | Vocabulary | Call | Shutdown

@@ -22,6 +22,8 @@ class NewRequest(msgspec.Struct, frozen=True):
     """The caller's, or one drawn for the request."""
     block_ids: list[int]
     num_computed_tokens: int
+    grammar: str | None = None
+    """What the tokens generated must follow."""
 
 
 class CachedRequest(msgspec.Struct, frozen=True):
@@ -55,3 +57,5 @@ class ModelRunnerOutput(msgspec.Struct, frozen=True):
     """Entries for the prompt tokens that follow the positions computed in this step."""
     errors: dict[str, str] = {}
     """Requests that failed on their own in this step; the others are unharmed."""
+    grammar_ended: set[str] = set()
+    """Requests whose grammar allows nothing after the token sampled in this step."""

@@ -32,6 +32,7 @@ from headrace.server.protocol.chat import (
     ChatMessage,
     ChatRequest,
 )
+from headrace.server.response_format import fields_as_sent
 from headrace.server.state import ServerState
 
 
@@ -201,7 +202,9 @@ async def answer_chat(
     """Read a request and hand it to the engine; every refusal comes from here."""
     body, headers = await read_body(request, ChatRequest, state.settings)
     plan = await plan_chat(state, request, body)
-    return plan, await LiveRequests.start(plan.engine, [plan.job]), headers
+    with fields_as_sent(body):
+        live = await LiveRequests.start(plan.engine, [plan.job])
+    return plan, live, headers
 
 
 async def respond_whole(

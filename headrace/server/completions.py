@@ -30,6 +30,7 @@ from headrace.server.protocol.completions import (
     CompletionLogprobs,
     CompletionRequest,
 )
+from headrace.server.response_format import fields_as_sent
 from headrace.server.state import ServerState
 
 DEFAULT_MAX_TOKENS = 16
@@ -194,7 +195,9 @@ async def answer_completion(
     """Read a request and hand it to the engine; every refusal comes from here."""
     body, headers = await read_body(request, CompletionRequest, state.settings)
     plan = await plan_completion(state, request, body)
-    return plan, await LiveRequests.start(plan.engine, plan.jobs), headers
+    with fields_as_sent(body):
+        live = await LiveRequests.start(plan.engine, plan.jobs)
+    return plan, live, headers
 
 
 async def respond_whole(

@@ -8,9 +8,10 @@ from starlette.requests import Request
 
 from headrace.config.engine import EngineConfig
 from headrace.engine.client import EngineClient
-from headrace.errors import UnsupportedError, ValidationError
+from headrace.errors import ValidationError
 from headrace.sampling_params import RequestOutputKind, SamplingParams
 from headrace.server.protocol.common import GenerationRequest
+from headrace.server.response_format import structured_outputs
 from headrace.server.settings import ServerSettings
 
 PRIORITY_HEADER = "x-headrace-priority"
@@ -53,31 +54,7 @@ def check_request(body: GenerationRequest, settings: ServerSettings, *, num_prom
         raise ValidationError(
             "prompt_logprobs cannot be streamed; send stream=false", param="prompt_logprobs"
         )
-    _check_response_format(body)
     return n * num_prompts
-
-
-def _check_response_format(body: GenerationRequest) -> None:
-    wanted = body.response_format
-    if wanted is None or wanted.type == "text":
-        return
-    if wanted.type not in ("json_object", "json_schema", "structural_tag"):
-        raise ValidationError(
-            "response_format.type must be text, json_object, json_schema or structural_tag",
-            param="response_format.type",
-            value=wanted.type,
-        )
-    if wanted.type == "json_schema" and not isinstance(
-        (wanted.json_schema or {}).get("schema"), (dict, bool)
-    ):
-        raise ValidationError(
-            "response_format of type json_schema needs response_format.json_schema.schema",
-            param="response_format.json_schema",
-        )
-    raise UnsupportedError(
-        f"response_format {wanted.type} is not supported by this version yet",
-        param="response_format",
-    )
 
 
 def sampling_params(
@@ -114,6 +91,7 @@ def sampling_params(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         output_kind=kind,
+        structured_outputs=structured_outputs(body),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 from headrace.config.engine import EngineConfig
 from headrace.import_path import load_import_path
+from headrace.messages.requests import Vocabulary
 from headrace.messages.startup import EngineReady
 from headrace.messages.step import ModelRunnerOutput, SchedulerOutput
 
@@ -39,6 +40,18 @@ class Executor(Protocol):
 
     def call_model(self, function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The same with the table of functions of the model."""
+        ...
+
+    def set_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """Take the tokens' bytes, which grammars need."""
+        ...
+
+    def prepare_grammar(self, grammar: str) -> None:
+        """Compile a grammar ahead of the request that has it. May be called from any thread.
+
+        Raises:
+            ValidationError: it cannot be compiled.
+        """
         ...
 
     def shutdown(self) -> None:

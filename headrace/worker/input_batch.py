@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from headrace._native import StepBatch
 from headrace.errors import ValidationError
@@ -11,6 +12,7 @@ from headrace.logits_processor import LogitsProcessor, RowProcessor
 from headrace.messages.step import NewRequest, SchedulerOutput
 from headrace.ops.ops import I32, StepInputs
 from headrace.sampling_params import SamplingParams
+from headrace.worker.grammar_masks import Grammars
 from headrace.worker.sampling_state import SamplingState
 
 
@@ -23,6 +25,8 @@ class RequestRow:
     num_prompt_tokens: int
     num_prompt_logprobs: int | None
     sampling: SamplingState
+    grammar: Any = None
+    """Its `structured.compiler.GrammarState`, if it has a grammar."""
 
 
 @dataclass(slots=True)
@@ -52,8 +56,12 @@ class InputBatch:
         block_size: int,
         vocab_size: int,
         logits_processors: Sequence[LogitsProcessor] = (),
+        grammars: Grammars | None = None,
     ) -> None:
         self._logits_processors = logits_processors
+        self.grammars = grammars
+        self.num_grammars = 0
+        """Requests here that follow a grammar."""
         self.vocab_size = vocab_size
         self.rows: dict[str, RequestRow] = {}
         self._batch = StepBatch(max_num_seqs, max_model_len, block_size, max_num_tokens)
@@ -93,11 +101,14 @@ class InputBatch:
         request = self.rows.pop(request_id, None)
         if request is not None:
             self._free_rows.append(request.row)
+            self.num_grammars -= request.grammar is not None
 
     def append_token(self, request: RequestRow, token_id: int) -> None:
         """Note a token that was sampled for a request."""
         self._batch.append(request.row, token_id)
         request.sampling.append(token_id)
+        if request.grammar is not None:
+            request.grammar.accept(token_id)
 
     def tokens(self, request: RequestRow, first: int, end: int) -> list[int]:
         """Tokens [first, end) of a request."""
@@ -145,11 +156,20 @@ class InputBatch:
             vocab_size=self.vocab_size,
             processors=self._processors(params),
         )
+        grammar = self._start_grammar(new)
         row = self._free_rows.pop()
         self._batch.set(row, new.token_ids, new.block_ids, new.num_computed_tokens)
         self.rows[new.request_id] = RequestRow(
-            new.request_id, row, new.num_prompt_tokens, params.prompt_logprobs, sampling
+            new.request_id, row, new.num_prompt_tokens, params.prompt_logprobs, sampling, grammar
         )
+        self.num_grammars += grammar is not None
+
+    def _start_grammar(self, new: NewRequest) -> Any:
+        if new.grammar is None:
+            return None
+        if self.grammars is None:
+            raise ValidationError("this worker takes no grammars")
+        return self.grammars.start(new.grammar, new.token_ids[new.num_prompt_tokens :])
 
     def _processors(self, params: SamplingParams) -> list[RowProcessor]:
         """What the operator's processors want to do for one request."""

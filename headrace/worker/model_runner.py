@@ -8,6 +8,7 @@ from headrace.errors import EngineGenerateError
 from headrace.messages.outputs import TokenLogprobs
 from headrace.messages.step import ModelRunnerOutput, SchedulerOutput
 from headrace.ops.ops import Executable
+from headrace.worker.grammar_masks import StepMasks
 from headrace.worker.input_batch import InputBatch, PreparedStep, RequestRow
 from headrace.worker.sampler import Sampler
 
@@ -40,24 +41,45 @@ class ModelRunner:
             scheduled = {i: count for i, count in scheduled.items() if i not in output.errors}
         if scheduled:
             step = self.batch.prepare(scheduled)
+            masks = self._begin_masks(step)
             self.executable.forward(step.inputs)
-            self._sample(step, output)
+            self._sample(step, masks, output)
             for idx, request in enumerate(step.requests):
                 if request.num_prompt_logprobs is not None:
                     self._prompt_logprobs(step, idx, request, output)
         return output
 
-    def _sample(self, step: PreparedStep, output: ModelRunnerOutput) -> None:
+    def _begin_masks(self, step: PreparedStep) -> StepMasks | None:
+        """Let the masks of grammars be found while the model runs."""
+        if not self.batch.num_grammars or self.batch.grammars is None:
+            return None
+        return self.batch.grammars.begin([request.grammar for request in step.sampling_requests])
+
+    def _sample(
+        self, step: PreparedStep, masks: StepMasks | None, output: ModelRunnerOutput
+    ) -> None:
+        if masks is not None:
+            masks.wait()
         for first in range(0, len(step.sampling_requests), self.slice_rows):
-            part = step.sampling_requests[first : first + self.slice_rows]
-            logits = self.executable.logits(step.logits_rows[first : first + self.slice_rows])
-            sampled = self.sampler.sample(logits, [request.sampling for request in part])
+            end = first + self.slice_rows
+            part = step.sampling_requests[first:end]
+            logits = self.executable.logits(step.logits_rows[first:end])
+            states = [request.sampling for request in part]
+            if masks is None:
+                sampled = self.sampler.sample(logits, states)
+            else:
+                sampled = self.sampler.sample(logits, states, masks.masks, masks.rows[first:end])
             for i, request in enumerate(part):
-                if i in sampled.errors:
-                    output.errors[request.request_id] = sampled.errors[i]
+                error = sampled.errors.get(i)
+                if request.grammar is not None and (fault := request.grammar.error) is not None:
+                    error = f"structured_outputs: {fault}"
+                if error is not None:
+                    output.errors[request.request_id] = error
                     continue
                 token_id = sampled.token_ids[i]
                 self.batch.append_token(request, token_id)
+                if request.grammar is not None and request.grammar.is_ended:
+                    output.grammar_ended.add(request.request_id)
                 output.sampled_token_ids[request.request_id] = token_id
                 logprobs = sampled.logprobs[i]
                 if logprobs is not None:

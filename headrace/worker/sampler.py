@@ -1,7 +1,8 @@
 """Turns a step's logits into tokens and log-probabilities. Keeps nothing between steps.
 
 The order, for each row: log-probabilities are those of the model's own logits; then custom logits
-processors, allowed_token_ids, bad words, min_tokens, logit_bias and penalties change the logits;
+processors, the mask of its grammar, allowed_token_ids, bad words, min_tokens, logit_bias and
+penalties change the logits;
 the likeliest token is taken, or one is drawn after temperature, min_p, top_k and top_p. (min_p
 comes before the other two, which matters for top_p alone: its share is one of what min_p and top_k
 left.)
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from headrace._native import RowSampler
 from headrace.errors import EngineGenerateError
@@ -53,7 +55,13 @@ class Sampler:
     def __init__(self, vocab_size: int, num_threads: int = 0) -> None:
         self._native = RowSampler(vocab_size, num_threads)
 
-    def sample(self, logits: F32, rows: Sequence[SamplingState]) -> SampledRows:
+    def sample(
+        self,
+        logits: F32,
+        rows: Sequence[SamplingState],
+        masks: npt.NDArray[np.uint32] | None = None,
+        mask_rows: Sequence[int] = (),
+    ) -> SampledRows:
         """Choose the next token of each request.
 
         A token is not added to its request's state: that is for the caller, who may reject it.
@@ -61,13 +69,17 @@ class Sampler:
         Args:
             logits: float32 [len(rows), vocab_size], C-contiguous; changed in place.
             rows: the requests, in the order of the rows.
+            masks: uint32 [any, ceil(vocab_size / 32)], C-contiguous: which tokens are allowed.
+            mask_rows: with masks, for each row the index of its mask, or -1.
 
         Raises:
             ValueError: a shape does not fit. TypeError: not float32 or not C-contiguous.
         """
         processed = [i for i, row in enumerate(rows) if row.processors]
         faults, originals = self._process(logits, rows, processed) if processed else ({}, {})
-        token_ids, records, errors = self._native.sample(logits, [row.native for row in rows])
+        token_ids, records, errors = self._native.sample(
+            logits, [row.native for row in rows], masks, list(mask_rows)
+        )
         for i, original in originals.items():
             if records[i] is not None:
                 records[i] = self._score(original, token_ids[i], rows[i])

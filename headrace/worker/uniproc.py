@@ -11,12 +11,14 @@ from headrace.config.engine import EngineConfig
 from headrace.layers.loader import Loader
 from headrace.logger import make_logger
 from headrace.logits_processor import load_logits_processors
+from headrace.messages.requests import Vocabulary
 from headrace.messages.startup import EngineReady
 from headrace.messages.step import ModelRunnerOutput, SchedulerOutput
 from headrace.models.registry import ModelRegistry
 from headrace.ops.dispatch import make_ops
 from headrace.weights.reader import open_weights
 from headrace.worker.executor import OnStage
+from headrace.worker.grammar_masks import Grammars
 from headrace.worker.input_batch import InputBatch
 from headrace.worker.memory import available_memory, block_bytes, memory_table, plan_kv_cache
 from headrace.worker.model_runner import ModelRunner
@@ -78,6 +80,7 @@ class UniProcExecutor:
             vocab_size=model.vocab_size,
             max_num_tokens=scheduler.max_num_batched_tokens,
         )
+        self._grammars = Grammars(model.vocab_size, ops.num_threads)
         batch = InputBatch(
             max_num_seqs=scheduler.max_num_seqs,
             max_model_len=plan.max_model_len,
@@ -85,6 +88,7 @@ class UniProcExecutor:
             block_size=plan.block_size,
             vocab_size=model.vocab_size,
             logits_processors=processors,
+            grammars=self._grammars,
         )
         self._runner = ModelRunner(executable, batch, Sampler(model.vocab_size, ops.num_threads))
         self.ready = EngineReady(
@@ -115,5 +119,14 @@ class UniProcExecutor:
         """See Executor."""
         return call_entry(MODEL_FUNCTIONS, self.model, function, args, kwargs)
 
+    def set_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """See Executor."""
+        self._grammars.set_vocabulary(vocabulary)
+
+    def prepare_grammar(self, grammar: str) -> None:
+        """See Executor."""
+        self._grammars.prepare(grammar)
+
     def shutdown(self) -> None:
         """See Executor. Memory goes with the object."""
+        self._grammars.shutdown()

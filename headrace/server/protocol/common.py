@@ -21,7 +21,6 @@ LABELS = frozenset({
 """Fields that say something about the caller, not about the answer: accepted as they are."""
 
 REFUSED: Mapping[str, tuple[Any, ...]] = {
-    "structured_outputs": (),
     "guided_json": (), "guided_regex": (), "guided_choice": (), "guided_grammar": (),
     "guided_decoding_backend": (), "guided_whitespace_pattern": (),
     "use_beam_search": (False,),
@@ -76,6 +75,25 @@ class ResponseFormat(RequestRecord):
 
     type: str
     json_schema: dict[str, Any] | None = None
+    structures: list[Any] | None = None
+    triggers: list[Any] | None = None
+    """With the type structural_tag."""
+
+
+class StructuredOutputs(BaseModel):
+    """A constraint on the text of the answer, in our own terms; see StructuredOutputsParams."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, protected_namespaces=())
+
+    json_: Annotated[str | dict[str, Any] | None, Field(alias="json")] = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | dict[str, Any] | None = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
+    whitespace_pattern: str | None = None
 
 
 class GenerationRequest(RequestRecord):
@@ -121,6 +139,7 @@ class GenerationRequest(RequestRecord):
     return_token_ids: bool | None = None
     cache_salt: CacheSalt | None = None
     response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
 
 
 class PromptTokensDetails(msgspec.Struct):

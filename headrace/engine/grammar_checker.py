@@ -1,0 +1,259 @@
+"""Grammars for requests: built and checked in a process of its own, under limits, and kept.
+
+The process is started with the first request that needs it, ended when a check takes too long, and
+started again for the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import struct
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from headrace.config.engine import StructuredOutputsConfig
+from headrace.errors import ValidationError
+from headrace.ipc.process import ChildProcess, start_process
+from headrace.logger import make_logger
+from headrace.messages.grammars import GrammarAnswer, GrammarQuery
+from headrace.messages.requests import Vocabulary
+from headrace.sampling_params import StructuredOutputsParams
+from headrace.text.tokenizer import Tokenizer
+
+logger = make_logger(__name__)
+
+CHECKER_MODULE = "headrace.structured.proc"
+START_SECONDS = 20.0
+"""What the first check may take longer: the process has to start."""
+MAX_KEPT = 256
+MAX_KEPT_CHARACTERS = 1 << 20
+"""Longer grammars are built anew each time."""
+_LENGTH = struct.Struct("<I")
+
+
+class GrammarChecker:
+    """From what callers ask of texts to grammars. Safe to use from several threads.
+
+    Args:
+        config: the limits.
+        tokenizer: None when the engine has none; then no grammar can be followed.
+        eos_token_ids: ids that end an answer of this model.
+        vocab_size: logits in a row.
+    """
+
+    def __init__(
+        self,
+        config: StructuredOutputsConfig,
+        tokenizer: Tokenizer | None,
+        eos_token_ids: list[int],
+        vocab_size: int,
+    ) -> None:
+        self._config = config
+        self._tokenizer = tokenizer
+        self._eos_token_ids = eos_token_ids
+        self._vocab_size = vocab_size
+        self._known: OrderedDict[bytes, str] = OrderedDict()
+        self._lock = threading.Lock()
+        self._checking = threading.Lock()
+        self._process: _Process | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._vocabulary: Vocabulary | None = None
+
+    def vocabulary(self) -> Vocabulary:
+        """The tokens as the core needs them; made with the first grammar.
+
+        Raises:
+            ValidationError: there is no tokenizer, or no token that ends an answer.
+        """
+        if self._vocabulary is None:
+            self._vocabulary = self._make_vocabulary()
+        return self._vocabulary
+
+    def check(self, params: StructuredOutputsParams) -> str:
+        """The grammar for these parameters. May wait for others' checks and its own.
+
+        Raises:
+            ValidationError: it cannot be enforced, is over a limit, or takes too long; names the
+                field.
+        """
+        query = self._query(params)
+        known = self._find(query)
+        if known is not None:
+            return known
+        return self._check(query, f"structured_outputs.{params.kind}")
+
+    async def check_soon(self, params: StructuredOutputsParams) -> str:
+        """The same, beside the event loop."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, "headrace-grammar")
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self.check, params)
+
+    def shutdown(self) -> None:
+        """End the process. Idempotent."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+            self._pool = None
+        process, self._process = self._process, None
+        if process is not None:
+            process.end()
+
+    def _query(self, params: StructuredOutputsParams) -> bytes:
+        vocabulary = self.vocabulary()
+        names = [vocabulary.tokens[i] for i in vocabulary.special_token_ids]
+        field = "structured_outputs"
+        try:
+            if isinstance(params.json, dict):
+                field = "structured_outputs.json"
+                text = msgspec.json.encode(params.json).decode()
+                params = msgspec.structs.replace(params, json=text)
+            asked = msgspec.msgpack.encode(params)
+            query = msgspec.msgpack.encode(GrammarQuery(params, self._config, names))
+        except RecursionError:
+            raise ValidationError(
+                f"{field} is nested deeper than {self._config.max_depth} levels", param=field
+            ) from None
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValidationError(f"{field} cannot be read: {error}", param=field) from None
+        if len(asked) > self._config.max_bytes:
+            raise ValidationError(
+                f"structured_outputs has {len(asked)} bytes, at most {self._config.max_bytes} are "
+                "allowed (--structured-outputs-max-bytes)",
+                param="structured_outputs",
+            )
+        return query
+
+    def _find(self, query: bytes) -> str | None:
+        with self._lock:
+            known = self._known.get(query)
+            if known is not None:
+                self._known.move_to_end(query)
+            return known
+
+    def _check(self, query: bytes, field: str) -> str:
+        with self._checking:
+            known = self._find(query)  # somebody may have asked the same meanwhile
+            if known is not None:
+                return known
+            answer = self._ask(query)
+        if answer.grammar is None:
+            text = answer.error if answer.param else f"{field}: {answer.error}"
+            raise ValidationError(text, param=answer.param or field)
+        if len(answer.grammar) <= MAX_KEPT_CHARACTERS:
+            with self._lock:
+                self._known[query] = answer.grammar
+                if len(self._known) > MAX_KEPT:
+                    self._known.popitem(last=False)
+        return answer.grammar
+
+    def _ask(self, query: bytes) -> GrammarAnswer:
+        timeout = self._config.compile_timeout
+        if self._process is None or not self._process.is_alive():
+            self._process = _Process()
+            timeout += START_SECONDS
+        frame = self._process.ask(query, timeout)
+        if frame is not None:
+            return msgspec.msgpack.decode(frame, type=GrammarAnswer)
+        was_alive = self._process.is_alive()
+        self._process.end()
+        self._process = None
+        limit = f"{self._config.compile_timeout:g} seconds (--structured-outputs-timeout)"
+        why = f"takes longer than {limit}" if was_alive else "takes more memory than is allowed"
+        logger.warning("a grammar was refused: to compile it %s", why)
+        return GrammarAnswer(None, f"to compile it {why}", None)
+
+    def _make_vocabulary(self) -> Vocabulary:
+        tokenizer = self._tokenizer
+        if tokenizer is None:
+            raise ValidationError(
+                "structured_outputs needs a tokenizer, and this engine has none "
+                "(skip_tokenizer_init)",
+                param="structured_outputs",
+            )
+        eos_token_ids = self._eos_token_ids or tokenizer.eos_token_ids
+        if not eos_token_ids:
+            raise ValidationError(
+                "structured_outputs needs a model with a token that ends an answer",
+                param="structured_outputs",
+            )
+        size = min(tokenizer.vocab_size, self._vocab_size)
+        return Vocabulary(
+            [tokenizer.token_bytes(i) for i in range(size)],
+            [i for i in range(size) if tokenizer.is_special(i)],
+            list(eos_token_ids),
+        )
+
+
+class _Process:
+    """The running process and the two pipes to it."""
+
+    def __init__(self) -> None:
+        their_queries, self._queries = os.pipe()
+        self._answers, their_answers = os.pipe()
+        keep = (their_queries, their_answers)
+        arguments = ["--queries", str(their_queries), "--answers", str(their_answers)]
+        try:
+            child = start_process("the grammar checker", CHECKER_MODULE, arguments, keep=keep)
+        except BaseException:
+            os.close(self._queries)
+            os.close(self._answers)
+            raise
+        finally:
+            os.close(their_queries)
+            os.close(their_answers)
+        os.set_blocking(self._queries, False)
+        self._child = child
+        # Runs too when nobody holds it any more, and when the interpreter ends.
+        self._finalizer = weakref.finalize(self, _end, child, self._queries, self._answers)
+
+    def is_alive(self) -> bool:
+        return self._child.is_ours and self._child.is_alive()
+
+    def ask(self, query: bytes, timeout: float) -> bytes | None:
+        """The answer, or None when it did not come in time, or the process has ended."""
+        deadline = time.monotonic() + timeout
+        left = memoryview(_LENGTH.pack(len(query)) + query)
+        while left:
+            if not _wait(self._queries, select.POLLOUT, deadline):
+                return None
+            try:
+                left = left[os.write(self._queries, left) :]
+            except BrokenPipeError:
+                return None
+        head = self._read(_LENGTH.size, deadline)
+        return None if head is None else self._read(_LENGTH.unpack(head)[0], deadline)
+
+    def _read(self, size: int, deadline: float) -> bytes | None:
+        data = b""
+        while len(data) < size:
+            if not _wait(self._answers, select.POLLIN, deadline):
+                return None
+            piece = os.read(self._answers, size - len(data))
+            if not piece:
+                return None
+            data += piece
+        return data
+
+    def end(self) -> None:
+        if self._finalizer.detach() is not None:
+            _end(self._child, self._queries, self._answers)
+
+
+def _end(child: ChildProcess, queries: int, answers: int) -> None:
+    if not child.is_ours:
+        return
+    os.close(queries)
+    os.close(answers)
+    child.stop(0.0)
+
+
+def _wait(descriptor: int, event: int, deadline: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, event)
+    return bool(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))

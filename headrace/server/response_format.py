@@ -1,0 +1,95 @@
+"""From response_format and structured_outputs to one constraint on the text of an answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from headrace.errors import ValidationError
+from headrace.sampling_params import StructuredOutputsParams
+from headrace.server.protocol.common import GenerationRequest, ResponseFormat
+
+_TYPES = ("text", "json_object", "json_schema", "structural_tag")
+_SCHEMA_FIELD = "response_format.json_schema"
+
+
+def structured_outputs(body: GenerationRequest) -> StructuredOutputsParams | None:
+    """What the request asks of the text; response_format wins over its like in structured_outputs.
+
+    Raises:
+        ValidationError: names the field.
+    """
+    values: dict[str, Any] = {}
+    if body.structured_outputs is not None:
+        values = body.structured_outputs.model_dump(by_alias=True, exclude_none=True)
+        tag = values.get("structural_tag")
+        if isinstance(tag, dict):
+            values["structural_tag"] = json.dumps(tag)
+    if body.response_format is not None:
+        values |= _of_response_format(body.response_format)
+    if not values and body.structured_outputs is None:
+        return None
+    return StructuredOutputsParams(**values)
+
+
+def _of_response_format(wanted: ResponseFormat) -> dict[str, Any]:
+    match wanted.type:
+        case "text":
+            return {}
+        case "json_object":
+            return {"json_object": True}
+        case "json_schema":
+            return {"json": _schema(wanted)}
+        case "structural_tag":
+            return {"structural_tag": _structural_tag(wanted)}
+        case _:
+            raise ValidationError(
+                f"response_format.type must be one of {', '.join(_TYPES)}",
+                param="response_format.type",
+                value=wanted.type,
+            )
+
+
+def _schema(wanted: ResponseFormat) -> dict[str, Any]:
+    schema = (wanted.json_schema or {}).get("schema")
+    if schema is True:
+        return {}
+    if not isinstance(schema, dict):
+        raise ValidationError(
+            "response_format of type json_schema needs response_format.json_schema.schema, "
+            "an object",
+            param=_SCHEMA_FIELD,
+        )
+    return schema
+
+
+def _structural_tag(wanted: ResponseFormat) -> str:
+    if wanted.structures is None or wanted.triggers is None:
+        raise ValidationError(
+            "response_format of type structural_tag needs response_format.structures and "
+            "response_format.triggers",
+            param="response_format",
+        )
+    return json.dumps({"structures": wanted.structures, "triggers": wanted.triggers})
+
+
+@contextmanager
+def fields_as_sent(body: GenerationRequest) -> Iterator[None]:
+    """Errors of the constraint that came as response_format name that, and not structured_outputs.
+
+    Raises: what is raised inside.
+    """
+    try:
+        yield
+    except ValidationError as error:
+        names = {"json": _SCHEMA_FIELD, "json_object": "response_format"}
+        names["structural_tag"] = "response_format"
+        ours, _, kind = (error.param or "").partition(".")
+        wanted = body.response_format
+        if ours != "structured_outputs" or wanted is None or wanted.type == "text":
+            raise
+        theirs = names.get(kind, "response_format")
+        text = str(error).replace(f"structured_outputs.{kind}" if kind else ours, theirs)
+        raise ValidationError(text, param=theirs) from None
