@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 LINES = (Path(__file__).parent / "given_cases.md").read_text(encoding="utf-8").splitlines()
 CASES = [line for line in LINES if line.startswith("- ")]
 LATER = {
-    "tool calls", "reasoning", "structured output", "those routes", "images and audio", "adapters",
+    "tool calls", "reasoning", "those routes", "images and audio", "adapters",
     "batch files", "pooling, distribution",
 }  # fmt: skip
 TEST = re.compile(r"`(tests/[a-z0-9_/]+\.py)::(test_[a-z0-9_]+)`")

@@ -25,6 +25,7 @@ from headrace.logger import make_logger
 from headrace.messages.grammars import GrammarAnswer, GrammarQuery
 from headrace.messages.requests import Vocabulary
 from headrace.sampling_params import StructuredOutputsParams
+from headrace.structured.json_schema import write_json
 from headrace.text.tokenizer import Tokenizer
 
 logger = make_logger(__name__)
@@ -111,14 +112,10 @@ class GrammarChecker:
         try:
             if isinstance(params.json, dict):
                 field = "structured_outputs.json"
-                text = msgspec.json.encode(params.json).decode()
+                text = write_json(params.json, field)
                 params = msgspec.structs.replace(params, json=text)
             asked = msgspec.msgpack.encode(params)
             query = msgspec.msgpack.encode(GrammarQuery(params, self._config, names))
-        except RecursionError:
-            raise ValidationError(
-                f"{field} is nested deeper than {self._config.max_depth} levels", param=field
-            ) from None
         except (TypeError, ValueError, OverflowError) as error:
             raise ValidationError(f"{field} cannot be read: {error}", param=field) from None
         if len(asked) > self._config.max_bytes:

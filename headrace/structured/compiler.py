@@ -166,7 +166,8 @@ def _make_tokenizer(vocabulary: Vocabulary, vocab_size: int) -> LLTokenizer:
 
 def _short(error: str) -> str:
     """The first lines of an error, without the source of the library."""
-    error = _STOPS.get(error.strip(), error)
+    error = error.replace("<non-verbose/>", "").strip()
+    error = _STOPS.get(error, error)
     lines: list[str] = []
     for line in error.splitlines():
         if _SOURCE_LINE.match(line):

@@ -262,7 +262,9 @@ def write_json(value: object, field: str) -> str:
         text.encode()
     except UnicodeEncodeError:
         raise ValidationError(f"{field} holds a lone surrogate", param=field) from None
-    except (TypeError, ValueError, RecursionError) as error:
+    except RecursionError:
+        raise ValidationError(f"{field} is nested too deep", param=field) from None
+    except (TypeError, ValueError) as error:
         raise ValidationError(f"{field} is not JSON: {error}", param=field) from None
     return text
 

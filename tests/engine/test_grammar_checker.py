@@ -1,0 +1,139 @@
+"""The process that checks grammars: what it answers, and what becomes of costly ones."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import psutil
+import pytest
+
+from headrace.config.engine import StructuredOutputsConfig
+from headrace.engine.grammar_checker import GrammarChecker
+from headrace.errors import ValidationError
+from headrace.sampling_params import StructuredOutputsParams
+from headrace.text.tokenizer import Tokenizer
+from tests.engine.fakes import EOS, VOCAB_SIZE
+
+MakeChecker = Callable[..., GrammarChecker]
+COSTLY = {"regex": r"(?:\w{1,900}[a-z]{1,900}){1,900}(?:(?:\w|x){1,900}y){1,900}"}
+"""Each of many letters is one of hundreds."""
+
+
+@pytest.fixture
+def make_checker(tokenizer: Tokenizer) -> Iterator[MakeChecker]:
+    made: list[GrammarChecker] = []
+
+    def make(**limits: float) -> GrammarChecker:
+        config = StructuredOutputsConfig(**limits)  # type: ignore[arg-type]
+        made.append(GrammarChecker(config, tokenizer, [EOS], VOCAB_SIZE))
+        return made[-1]
+
+    yield make
+    for checker in made:
+        checker.shutdown()
+    assert psutil.Process().children() == []
+
+
+def asked(**params: object) -> StructuredOutputsParams:
+    return StructuredOutputsParams(**params)  # type: ignore[arg-type]
+
+
+def test_good_and_bad_grammars_in_turn_are_answered_by_one_process(
+    make_checker: MakeChecker,
+) -> None:
+    checker = make_checker()
+    first = checker.check(asked(json={"type": "object"}))
+    [process] = psutil.Process().children()
+    for params, field in [
+        ({"json": {"not": {}}}, "json"), ({"regex": "(a"}, "regex"), ({"json": "{"}, "json"),
+        ({"grammar": "start: other"}, "grammar"), ({"choice": ["\ud83d\ude00"[:0] + "a"]}, None),
+        ({"json": {"const": 2**80}}, "json"), ({"json": {"const": float("nan")}}, "json"),
+        ({"json": {"const": b"\xff" * 3}}, "json"), ({"json": {1: {}}}, "json"),
+    ]:  # fmt: skip
+        if field is None:
+            checker.check(asked(**params))
+            continue
+        with pytest.raises(ValidationError) as caught:
+            checker.check(asked(**params))
+        assert caught.value.param == f"structured_outputs.{field}"
+    assert checker.check(asked(json='{"type":"object"}')) == first
+    assert psutil.Process().children() == [process]
+
+
+def test_costly_check_ends_its_process_and_the_next_one_is_served(
+    make_checker: MakeChecker,
+) -> None:
+    checker = make_checker(compile_timeout=0.5)
+    checker.check(asked(regex="a"))
+    [process] = psutil.Process().children()
+    process.suspend()  # as slow as can be
+    started = time.monotonic()
+    with pytest.raises(ValidationError, match=r"longer than 0\.5 seconds") as caught:
+        checker.check(asked(regex="b"))
+    assert time.monotonic() - started < 30
+    assert caught.value.param == "structured_outputs.regex"
+    assert not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    assert checker.check(asked(regex="b"))
+    assert checker.check(asked(regex="a"))
+
+
+def test_process_that_is_killed_is_started_again(make_checker: MakeChecker) -> None:
+    checker = make_checker()
+    checker.check(asked(regex="a"))
+    [process] = psutil.Process().children()
+    process.kill()
+    process.wait(10)
+    assert checker.check(asked(regex="a"))  # known
+    assert checker.check(asked(regex="b"))
+
+
+def test_limits_are_kept(make_checker: MakeChecker, tokenizer: Tokenizer) -> None:
+    checker = make_checker(max_bytes=200, max_depth=3)
+    with pytest.raises(ValidationError, match="at most 200"):
+        checker.check(asked(regex="a" * 300))
+    assert psutil.Process().children() == []
+    nested: dict[str, object] = {"items": {"items": {"items": {"items": {}}}}}
+    with pytest.raises(ValidationError, match="deeper than 3"):
+        checker.check(asked(json=nested))
+    for _ in range(100_000):
+        nested = {"items": nested}
+    with pytest.raises(ValidationError, match=r"too deep"):
+        checker.check(asked(json=nested))
+    while nested:  # let go of it without a deep recursion
+        nested = nested.pop("items")  # type: ignore[assignment]
+
+
+def test_engine_without_a_tokenizer_or_an_end_token_refuses(tokenizer: Tokenizer) -> None:
+    config = StructuredOutputsConfig()
+    with pytest.raises(ValidationError, match="tokenizer"):
+        GrammarChecker(config, None, [EOS], VOCAB_SIZE).check(asked(regex="a"))
+
+
+async def test_event_loop_goes_on_while_a_grammar_is_checked(make_checker: MakeChecker) -> None:
+    checker = make_checker(compile_timeout=1.0)
+    await checker.check_soon(asked(regex="a"))
+    [process] = psutil.Process().children()
+    process.suspend()
+    slow = asyncio.create_task(checker.check_soon(asked(regex="b")))
+    ticks = 0
+    while not slow.done():
+        await asyncio.sleep(0.01)
+        ticks += 1
+    with pytest.raises(ValidationError):
+        await slow
+    assert ticks > 10
+
+
+def test_front_does_not_load_the_grammar_library() -> None:
+    script = (
+        "import sys; import headrace.engine.async_llm, headrace.server.app, headrace.core.proc, "
+        "headrace.worker.uniproc; print([m for m in sys.modules if 'llguidance' in m])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]", done.stderr
