@@ -15,6 +15,7 @@ import time
 import weakref
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 
 import msgspec
 
@@ -34,7 +35,7 @@ CHECKER_MODULE = "headrace.structured.proc"
 START_SECONDS = 20.0
 """What the first check may take longer: the process has to start."""
 MAX_KEPT = 256
-MAX_KEPT_CHARACTERS = 1 << 20
+MAX_KEPT_CHARACTERS = 1 << 16
 """Longer grammars are built anew each time."""
 _LENGTH = struct.Struct("<I")
 
@@ -128,9 +129,10 @@ class GrammarChecker:
 
     def _find(self, query: bytes) -> str | None:
         with self._lock:
-            known = self._known.get(query)
+            key = sha256(query).digest()
+            known = self._known.get(key)
             if known is not None:
-                self._known.move_to_end(query)
+                self._known.move_to_end(key)
             return known
 
     def _check(self, query: bytes, field: str) -> str:
@@ -144,7 +146,7 @@ class GrammarChecker:
             raise ValidationError(text, param=answer.param or field)
         if len(answer.grammar) <= MAX_KEPT_CHARACTERS:
             with self._lock:
-                self._known[query] = answer.grammar
+                self._known[sha256(query).digest()] = answer.grammar
                 if len(self._known) > MAX_KEPT:
                     self._known.popitem(last=False)
         return answer.grammar
