@@ -30,6 +30,7 @@ from headrace.messages.requests import (
     Sleep,
     StartProfile,
     StopProfile,
+    Vocabulary,
     WakeUp,
 )
 from tests.fakes import RecordingExecutor, make_core_request
@@ -54,6 +55,14 @@ class Executor(RecordingExecutor):
         super().__init__(num_blocks=32)
         Executor.num_made += 1
         self.num_released = 0
+        self.vocabulary: Vocabulary | None = None
+        self.grammars: list[str] = []
+
+    def set_vocabulary(self, vocabulary: Vocabulary) -> None:
+        self.vocabulary = vocabulary
+
+    def prepare_grammar(self, grammar: str) -> None:
+        self.grammars.append(grammar)
 
     def release_kv_cache(self) -> None:
         self.num_released += 1
@@ -215,6 +224,20 @@ def test_sleep_and_wake_of_every_level_in_every_mode(
         for name in "abc":
             parts = [*before.get(name, []), *ended.get(name, []), *after.get(name, [])]
             assert len(tokens(parts)) == 4
+
+
+def test_core_that_is_loaded_again_knows_the_vocabulary(core: EngineCore) -> None:
+    vocabulary = Vocabulary([b"a", b""], [1], [1])
+    core.set_vocabulary(vocabulary)
+    core.call(Sleep(2))
+    core.prepare_grammar("start: /a/")  # asleep: nothing to compile it with
+    core.call(WakeUp())
+    executor = core.control.executor
+    assert isinstance(executor, Executor)
+    assert executor.vocabulary == vocabulary
+    assert executor.grammars == []
+    core.prepare_grammar("start: /a/")
+    assert executor.grammars == ["start: /a/"]
 
 
 def test_wake_up_by_tags_is_done_when_all_is_awake(core: EngineCore) -> None:
