@@ -19,7 +19,7 @@ _HOMES = {
     "EngineClient": "headrace.engine.client",
     "SamplingParams": "headrace.sampling_params",
     "BeamSearchParams": "headrace.sampling_params",
-    "StructuredOutputsParams": "headrace.sampling_params",
+    "StructuredOutputsParams": "headrace.structured_params",
     "RepetitionDetectionParams": "headrace.sampling_params",
     "RequestOutputKind": "headrace.sampling_params",
     "LoRARequest": "headrace.lora_request",

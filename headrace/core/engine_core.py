@@ -94,7 +94,7 @@ class EngineCore:
 
     def draw_seed(self) -> int:
         """A seed for a request that has come and cannot be added yet."""
-        return self.scheduler.draw_seed()
+        return self.scheduler.maker.draw_seed()
 
     def add_request(self, request: EngineCoreRequest, drawn_seed: int | None = None) -> None:
         """Queue a request. One that cannot run is answered with finish_reason ERROR instead."""

@@ -19,7 +19,6 @@ The rules, in the order they are applied (`order` of a request: by arrival, or b
 
 from __future__ import annotations
 
-import random
 from bisect import insort
 from collections.abc import Callable
 from operator import attrgetter
@@ -27,11 +26,11 @@ from operator import attrgetter
 from headrace.config.engine import CacheConfig, SchedulerConfig
 from headrace.core.deadlines import Deadlines
 from headrace.core.gate import Gate
-from headrace.core.kv_cache import KVCacheManager, max_tokens_that_fit
-from headrace.core.request import Request, RequestStatus, longest_length
+from headrace.core.kv_cache import KVCacheManager
+from headrace.core.request import Request, RequestStatus
+from headrace.core.request_maker import RequestMaker
 from headrace.core.request_queue import make_request_queue
 from headrace.core.step_limits import check_limits
-from headrace.errors import ValidationError
 from headrace.messages.outputs import (
     EngineCoreOutput,
     FinishReason,
@@ -75,11 +74,15 @@ class Scheduler:
         self._max_running = config.max_num_seqs
         self._chunks_prefill = config.enable_chunked_prefill
         self._max_chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
-        self._by_priority = config.policy == "priority"
-        self._max_model_len = max_model_len
         self._now = now
-        self._seeds = random.Random(seed)
         self.kv_cache = KVCacheManager(num_blocks, cache.block_size, cache.enable_prefix_caching)
+        self.maker = RequestMaker(
+            self.kv_cache,
+            max_model_len,
+            by_priority=config.policy == "priority",
+            now=now,
+            seed=seed,
+        )
         self.requests: dict[str, Request] = {}
         """All live requests."""
         self.waiting = make_request_queue(config.policy)
@@ -92,7 +95,6 @@ class Scheduler:
         of a request whose every token is watched."""
         self._finished_ids: list[str] = []
         """What the worker is still to be told to forget."""
-        self._num_added = 0
         self._num_queued_tokens = 0
         self._prefill_left = 0
         """Of the step being scheduled."""
@@ -105,46 +107,15 @@ class Scheduler:
 
     # Requests come and go
 
-    def draw_seed(self) -> int:
-        """A seed for a request, whether or not it brings its own; see `add_request`."""
-        return self._seeds.getrandbits(63)
-
     def add_request(
         self, source: EngineCoreRequest, age: float = 0.0, *, drawn_seed: int | None = None
     ) -> None:
-        """Queue a request whose id is not live.
-
-        Args:
-            age: how long ago it arrived in the front process, in seconds.
-            drawn_seed: what was drawn for it when it came, if that was earlier.
+        """Queue a request whose id is not live; see RequestMaker.make.
 
         Raises:
             ValidationError: it could never run: at its longest it does not fit the KV cache.
         """
-        longest = longest_length(source, self._max_model_len)
-        limit = max_tokens_that_fit(self.kv_cache.pool.num_blocks, self.kv_cache.block_size)
-        if longest > limit:
-            raise ValidationError(
-                f"prompt and max_tokens come to {longest} tokens, the KV cache holds {limit}; "
-                "ask for fewer tokens or give the cache more memory",
-                param="max_tokens",
-                value=source.sampling_params.max_tokens,
-            )
-        # Drawn for every request, so that seeds given to some do not change those of the others.
-        if drawn_seed is None:
-            drawn_seed = self.draw_seed()
-        given = source.sampling_params.seed
-        rank = (source.priority, source.arrival_time) if self._by_priority else (0, 0.0)
-        request = Request(
-            source,
-            max_model_len=self._max_model_len,
-            seed=drawn_seed if given is None else given,
-            order=(*rank, self._num_added),
-            queued_at=self._now(),
-            chain=self.kv_cache.make_chain(source.cache_salt),
-            age=age,
-        )
-        self._num_added += 1
+        request = self.maker.make(source, age, drawn_seed)
         self._num_queued_tokens += request.num_prompt_tokens
         self.requests[request.request_id] = request
         self.gate.push(request)

@@ -25,8 +25,8 @@ from headrace.ipc.process import ChildProcess, start_process
 from headrace.logger import make_logger
 from headrace.messages.grammars import GrammarAnswer, GrammarQuery
 from headrace.messages.requests import Vocabulary
-from headrace.sampling_params import StructuredOutputsParams
 from headrace.structured.json_schema import write_json
+from headrace.structured_params import StructuredOutputsParams
 from headrace.text.tokenizer import Tokenizer
 
 logger = make_logger(__name__)

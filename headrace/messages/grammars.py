@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.config.engine import StructuredOutputsConfig
-from headrace.sampling_params import StructuredOutputsParams
+from headrace.structured_params import StructuredOutputsParams
 
 
 class GrammarQuery(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from headrace.errors import ValidationError
-from headrace.sampling_params import StructuredOutputsParams
 from headrace.server.protocol.common import GenerationRequest, ResponseFormat
+from headrace.structured_params import StructuredOutputsParams
 
 _TYPES = ("text", "json_object", "json_schema", "structural_tag")
 _SCHEMA_FIELD = "response_format.json_schema"

@@ -7,10 +7,10 @@ from typing import Any
 
 from headrace.config.engine import StructuredOutputsConfig
 from headrace.errors import ValidationError, shown
-from headrace.sampling_params import StructuredOutputsParams
 from headrace.structured.json_schema import OPTIONS_KEY, SchemaCleaner, read_json, write_json
 from headrace.structured.lark import HEADER, callers_grammar, quoted, regex_literal
 from headrace.structured.structural_tag import structural_tag_grammar
+from headrace.structured_params import StructuredOutputsParams
 
 WHITESPACE = r"\x20|\n(\x20{0,16}|\t{0,4})"
 """What may stand between two JSON tokens, once: a space, or a new line and its indent."""
