@@ -19,8 +19,9 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True):
         choice: the texts that are allowed.
         grammar: in the notation of Lark (as llguidance reads it), or EBNF with `::=`.
         json_object: any JSON object.
-        structural_tag: `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}` as text:
-            free text in which, after a trigger, one of the structures must follow.
+        structural_tag: `{"format": {...}}` as text: see `structured/structural_tag.py` for the
+            formats; or `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`: free text
+            in which, after a trigger, one of the structures must follow.
         disable_any_whitespace: no white space between JSON tokens (else a little is allowed).
         disable_additional_properties: objects hold only the properties that their schema lists.
         whitespace_pattern: what may stand between two JSON tokens, once, in place of the default.

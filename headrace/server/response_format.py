@@ -66,13 +66,15 @@ def _schema(wanted: ResponseFormat) -> dict[str, Any]:
 
 
 def _structural_tag(wanted: ResponseFormat) -> str:
-    if wanted.structures is None or wanted.triggers is None:
+    parts = {"format": wanted.format, "structures": wanted.structures, "triggers": wanted.triggers}
+    given = {name: part for name, part in parts.items() if part is not None}
+    if set(given) not in ({"format"}, {"structures", "triggers"}):
         raise ValidationError(
-            "response_format of type structural_tag needs response_format.structures and "
-            "response_format.triggers",
+            "response_format of type structural_tag needs either response_format.format, or "
+            "response_format.structures and response_format.triggers",
             param="response_format",
         )
-    return json.dumps({"structures": wanted.structures, "triggers": wanted.triggers})
+    return json.dumps(given)
 
 
 @contextmanager

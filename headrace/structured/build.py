@@ -7,7 +7,13 @@ from typing import Any
 
 from headrace.config.engine import StructuredOutputsConfig
 from headrace.errors import ValidationError, shown
-from headrace.structured.json_schema import OPTIONS_KEY, SchemaCleaner, read_json, write_json
+from headrace.structured.json_schema import (
+    OPTIONS_KEY,
+    SchemaCleaner,
+    depth,
+    read_json,
+    write_json,
+)
 from headrace.structured.lark import HEADER, callers_grammar, quoted, regex_literal
 from headrace.structured.structural_tag import structural_tag_grammar
 from headrace.structured_params import StructuredOutputsParams
@@ -49,6 +55,10 @@ class _Builder:
             return callers_grammar(params.grammar, self._embedded_in("grammar"), self._max_depth)
         field = "structured_outputs.structural_tag"
         tag = read_json(params.structural_tag or "", field, self._max_depth)
+        if depth(tag) > 2 * self._max_depth:  # of formats, and of a schema in them
+            raise ValidationError(
+                f"{field} is nested deeper than {2 * self._max_depth} levels", param=field
+            )
         return HEADER + structural_tag_grammar(tag, self._embedded_in("structural_tag"))
 
     def _json(self, given: str | dict[str, Any]) -> Any:

@@ -44,6 +44,8 @@ CALL = json.dumps({
     "structures": [{"begin": "<call>", "schema": PERSON, "end": "</call>"}],
     "triggers": ["<call>"],
 })  # fmt: skip
+NUMBERED = {"type": "tag", "begin": "<n>", "content": {"type": "regex", "pattern": r"\d{3}"},
+            "end": "</n>"}  # fmt: skip
 PROMPT = "Describe a person as JSON with name, age and mood: "
 KINDS: dict[str, tuple[dict[str, Any], str]] = {
     "json": ({"json": PERSON}, r"\{.*\}"),
@@ -52,6 +54,7 @@ KINDS: dict[str, tuple[dict[str, Any], str]] = {
     "lark": ({"grammar": 'start: "a"+ "b" /[0-9]{2}/'}, r"a+b\d\d"),
     "ebnf": ({"grammar": 'root ::= ("x" | "y") "z"'}, "[xy]z"),
     "tag": ({"structural_tag": CALL}, "(?s).*"),
+    "format": ({"structural_tag": json.dumps({"format": NUMBERED})}, r"<n>\d{3}</n>"),
     "object": ({"json_object": True}, r"(?s)\{.*\}"),
     "long": ({"regex": "[a-z ]{200,400}"}, "[a-z ]{200,400}"),
 }
@@ -290,6 +293,11 @@ def test_openai_client_gets_what_it_asked_for(server: Server) -> None:
     )  # fmt: skip
     if anything.choices[0].finish_reason == "stop":
         assert isinstance(json.loads(anything.choices[0].message.content or ""), dict)
+    tagged: Any = {"type": "structural_tag", "format": NUMBERED}
+    numbered = client.chat.completions.create(
+        model="m", messages=messages, response_format=tagged, max_tokens=30
+    )
+    assert re.fullmatch(r"<n>\d{3}</n>", numbered.choices[0].message.content or "")
     done = client.completions.create(
         model="m", prompt="Red or blue?", max_tokens=20,
         extra_body={"structured_outputs": {"choice": ["red", "blue"]}},
@@ -307,6 +315,10 @@ BAD: list[tuple[dict[str, Any], str, str]] = [
      "response_format.json_schema", "'not'"),
     ({"response_format": {"type": "json_schema", "json_schema": {"schema": {
         "properties": {"a": {"type": "nonsense"}}}}}}, "response_format.json_schema", "/type"),
+    ({"response_format": {"type": "structural_tag", "format": {"type": "grammar"}}},
+     "response_format", "format.type must be one of const_string"),
+    ({"response_format": {"type": "structural_tag", "triggers": ["a"]}}, "response_format",
+     "needs either"),
     ({"structured_outputs": {"regex": "(a"}}, "structured_outputs.regex", "regex"),
     ({"structured_outputs": {"choice": []}}, "structured_outputs.choice", "non-empty"),
     ({"structured_outputs": {"grammar": "start: x"}}, "structured_outputs.grammar", "x"),

@@ -174,7 +174,6 @@ def test_neutral_keywords_and_annotations_are_taken_out() -> None:
         ({"grammar": "root ::= ["}, "grammar", "grammar"),
         ({"grammar": "root ::= " + "(" * 200}, "grammar", "nested"),
         ({"structural_tag": "[]"}, "structural_tag", "object"),
-        ({"structural_tag": '{"format": {}}'}, "structural_tag", "'format'"),
         ({"structural_tag": '{"structures": [], "triggers": ["a"]}'}, "structural_tag", "1 to"),
         ({"structural_tag": '{"structures": [{"begin": "b"}], "triggers": ["a"]}'},
          "structural_tag", "none of the triggers"),

@@ -77,7 +77,8 @@ class ResponseFormat(RequestRecord):
     json_schema: dict[str, Any] | None = None
     structures: list[Any] | None = None
     triggers: list[Any] | None = None
-    """With the type structural_tag."""
+    format: dict[str, Any] | None = None
+    """With the type structural_tag: this, or structures and triggers."""
 
 
 class StructuredOutputs(BaseModel):
