@@ -229,6 +229,13 @@ class EngineArgs(ForeignArgs):
         "does it is ended then, and the request refused.",
         group="Structured output",
     )
+    structured_outputs_preload: bool = option(
+        False,
+        "Prepare the vocabulary for grammars at the start, which takes longer then: up to a second "
+        "and a half with 262,144 tokens. Else the first request with a grammar halts all others "
+        "for that time.",
+        group="Structured output",
+    )
 
     backend: Literal["native", "torch"] = option(
         "native",

@@ -111,6 +111,8 @@ class StructuredOutputsConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Levels of lists and objects in a schema."""
     compile_timeout: float = 5.0
     """Seconds the check and compilation of one may take."""
+    preload: bool = False
+    """Make what grammars need of the vocabulary at the start, and not with the first of them."""
 
 
 class DeviceConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -408,7 +408,14 @@ def _structured_outputs(args: EngineArgs) -> StructuredOutputsConfig:
             f"structured_outputs_max_depth must be at most {MAX_SCHEMA_DEPTH}, got {depth}"
         )
     size = _at_least("structured_outputs_max_bytes", args.structured_outputs_max_bytes, 1)
-    return StructuredOutputsConfig(max_bytes=size, max_depth=depth, compile_timeout=float(timeout))
+    if args.structured_outputs_preload and args.skip_tokenizer_init:
+        raise ConfigError("structured_outputs_preload needs a tokenizer, not skip_tokenizer_init")
+    return StructuredOutputsConfig(
+        max_bytes=size,
+        max_depth=depth,
+        compile_timeout=float(timeout),
+        preload=args.structured_outputs_preload,
+    )
 
 
 # -- checks ------------------------------------------------------------------------------------

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
+import msgspec
+
 from headrace.config.engine import EngineConfig, ModelConfig
 from headrace.engine.core_client import EngineCoreClient
 from headrace.engine.grammar_checker import GrammarChecker
@@ -102,6 +104,8 @@ def make_front(
                     config.model.vocab_size,
                 ),
             )
+            if config.structured_outputs.preload:
+                send_vocabulary(client, front, is_used_now=True)
         except BaseException:
             client.shutdown()
             raise
@@ -111,6 +115,20 @@ def make_front(
 def _load_text(config: ModelConfig) -> tuple[Tokenizer | None, Renderer]:
     tokenizer = None if config.tokenizer is None else load_tokenizer(config.tokenizer)
     return tokenizer, Renderer(tokenizer, config)
+
+
+def send_vocabulary(
+    client: EngineCoreClient, front: EngineFront, *, is_used_now: bool = False
+) -> None:
+    """Give the core what grammars need.
+
+    Raises:
+        ValidationError: there is no tokenizer, or no token that ends an answer.
+        EngineDeadError: the core is not running any more.
+    """
+    vocabulary = front.grammars.vocabulary()
+    client.set_vocabulary(msgspec.structs.replace(vocabulary, is_used_now=is_used_now))
+    front.has_sent_vocabulary = True
 
 
 def submit(
@@ -130,8 +148,7 @@ def submit(
     Raises: what `EngineCoreClient.add_request` raises.
     """
     if request.grammar is not None and not front.has_sent_vocabulary:
-        client.set_vocabulary(front.grammars.vocabulary())
-        front.has_sent_vocabulary = True
+        send_vocabulary(client, front)
     children = front.output_processor.add_request(request, external_id, prompt, params, sink)
     ids = [child.request_id for child in children]
     num_sent = 0

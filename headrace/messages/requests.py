@@ -51,6 +51,8 @@ class Vocabulary(
     """Marks, which no text spells."""
     eos_token_ids: list[int]
     """Allowed where a grammar is complete; the first is the main one."""
+    is_used_now: bool = False
+    """Whether to prepare for grammars at once, and not when the first one comes."""
 
 
 class AbortRequests(

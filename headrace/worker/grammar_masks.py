@@ -58,8 +58,10 @@ class Grammars:
         self._thread: ThreadPoolExecutor | None = None
 
     def set_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Take the tokens' bytes; nothing is done with them until a grammar comes."""
+        """Take the tokens' bytes. Unless they are used now, that waits until a grammar comes."""
         self._vocabulary = vocabulary
+        if vocabulary.is_used_now:
+            self._loaded()
 
     def prepare(self, grammar: str) -> None:
         """Compile a grammar so that `start` takes no time. From any thread.

@@ -201,6 +201,10 @@ def test_enforce_eager_is_accepted_either_way(value: bool) -> None:
         ({"data_parallel_size": 2}, "data_parallel_size"),
         ({"hf_overrides": {"model_type": None}}, "model_type"),
         ({"hf_overrides": {"vocab_size": 0}}, "vocab_size"),
+        (
+            {"structured_outputs_preload": True, "skip_tokenizer_init": True},
+            "structured_outputs_preload",
+        ),
     ],
     ids=str,
 )

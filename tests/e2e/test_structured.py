@@ -215,6 +215,12 @@ def test_core_in_this_process_follows_grammars_too(
         assert [facts(output) for output in run(one, MIXED)] == alone
 
 
+def test_preloaded_core_follows_the_first_grammar(make_llm: Callable[..., LLM]) -> None:
+    with make_llm(structured_outputs_preload=True) as one:
+        [answer] = run(one, [params_for("choice")])[0].outputs
+        assert answer.text in ("rot", "grün", "blau")
+
+
 def test_batch_with_a_bad_grammar_is_refused_whole_and_the_next_runs(llm: LLM) -> None:
     bad = SamplingParams(structured_outputs=StructuredOutputsParams(json={"not": {}}))
     with pytest.raises(ValidationError, match="'not'"):
