@@ -53,6 +53,17 @@ def test_mask_and_allowed_tokens_hold_both() -> None:
     assert "structured_outputs" in nothing.errors[0]
 
 
+def test_end_of_thinking_is_put_only_where_the_mask_allows_it() -> None:
+    logits = np.zeros((1, VOCAB_SIZE), np.float32)
+    logits[0, 5] = 1.0
+    state = make_state(temperature=0.0, thinking_token_budget=0, thinking_token_ids=(7, 9))
+    sampler = Sampler(VOCAB_SIZE)
+    assert sampler.sample(logits.copy(), [state]).token_ids == [9]
+    allows, forbids = make_mask([5, 9])[None], make_mask([5, 6])[None]
+    assert sampler.sample(logits.copy(), [state], allows, [0]).token_ids == [9]
+    assert sampler.sample(logits.copy(), [state], forbids, [0]).token_ids == [5]
+
+
 def test_bits_beyond_the_vocabulary_are_not_read() -> None:
     logits = np.zeros((1, VOCAB_SIZE), np.float32)
     mask = np.zeros((1, WORDS), np.uint32)
