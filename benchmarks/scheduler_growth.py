@@ -45,7 +45,7 @@ def make_scheduler(num_running: int, num_waiting: int, num_blocks: int, policy: 
 
 def step(scheduler: Scheduler) -> None:
     order = scheduler.schedule()
-    scheduler.update(order, ModelRunnerOutput(dict.fromkeys(order.num_scheduled_tokens, 5)))
+    scheduler.update(order, ModelRunnerOutput({i: [5] for i in order.num_scheduled_tokens}))
 
 
 def step_time(scheduler: Scheduler) -> float:

@@ -39,10 +39,9 @@ void bind_step(nb::module_& m) {
               int num_computed) { self.set(row, token_ids, block_ids, num_computed); },
            "row"_a, "token_ids"_a, "block_ids"_a, "num_computed"_a)
       .def("extend",
-           [](StepBatch& self, int row, const Numbers& block_ids, int num_computed) {
-             self.extend(row, block_ids, num_computed);
-           },
-           "row"_a, "block_ids"_a, "num_computed"_a)
+           [](StepBatch& self, int row, const Numbers& block_ids, int num_computed,
+              const Numbers& draft) { self.extend(row, block_ids, num_computed, draft); },
+           "row"_a, "block_ids"_a, "num_computed"_a, "draft"_a = Numbers())
       .def("append", &StepBatch::append, "row"_a, "token_id"_a)
       .def("gather",
            [](StepBatch& self, const Numbers& rows, const Numbers& counts) {

@@ -1,6 +1,7 @@
 #include "step_batch.h"
 
 #include <algorithm>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 
@@ -62,14 +63,23 @@ void StepBatch::set(int row, Ids token_ids, Ids block_ids, int num_computed) {
   std::copy(token_ids.begin(), token_ids.end(), &token_ids_[area(row, max_model_len_)]);
   std::copy(block_ids.begin(), block_ids.end(), &block_ids_[area(row, max_blocks_)]);
   rows_[static_cast<std::size_t>(row)] = {static_cast<std::int32_t>(token_ids.size()), num_computed,
-                                          static_cast<std::int32_t>(block_ids.size())};
+                                          static_cast<std::int32_t>(block_ids.size()), 0};
 }
 
-void StepBatch::extend(int row, Ids block_ids, int num_computed) {
+void StepBatch::extend(int row, Ids block_ids, int num_computed, Ids draft) {
   const int num_held = checked(row).num_blocks;
   check_blocks(num_held, block_ids);
   if (num_computed < 0) fail("num_computed is " + std::to_string(num_computed));
   Row& known = rows_[static_cast<std::size_t>(row)];
+  if (!draft.empty()) {
+    if (std::int64_t{known.num_tokens} + std::ssize(draft) > max_model_len_) {
+      fail("a draft of " + std::to_string(draft.size()) + " tokens behind " +
+           std::to_string(known.num_tokens) + ", at most " + std::to_string(max_model_len_));
+    }
+    std::copy(draft.begin(), draft.end(),
+              &token_ids_[area(row, max_model_len_)] + known.num_tokens);
+  }
+  known.num_drafted = static_cast<std::int32_t>(draft.size());
   std::copy(block_ids.begin(), block_ids.end(), &block_ids_[area(row, max_blocks_)] + num_held);
   known.num_blocks += static_cast<std::int32_t>(block_ids.size());
   known.num_computed = num_computed;
@@ -92,11 +102,12 @@ std::vector<std::int32_t> StepBatch::gather(Ids rows, Ids counts) {
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Row& known = checked(rows[i]);
     const std::int64_t end = std::int64_t{known.num_computed} + counts[i];
-    if (counts[i] < 1 || end > std::min(known.num_tokens, max_model_len_) ||
+    if (counts[i] < 1 || end > std::min(known.num_tokens + known.num_drafted, max_model_len_) ||
         end > std::int64_t{known.num_blocks} * block_size_) {
       fail("tokens " + std::to_string(known.num_computed) + " to " + std::to_string(end) +
-           " of a request with " + std::to_string(known.num_tokens) + " tokens in " +
-           std::to_string(known.num_blocks) + " blocks");
+           " of a request with " + std::to_string(known.num_tokens) + " tokens and " +
+           std::to_string(known.num_drafted) + " drafted in " + std::to_string(known.num_blocks) +
+           " blocks");
     }
     total += counts[i];
   }
@@ -121,7 +132,7 @@ std::vector<std::int32_t> StepBatch::gather(Ids rows, Ids counts) {
       positions[t] = position;
       slot_mapping[t] = blocks[position / block_size_] * block_size_ + position % block_size_;
     }
-    if (end == known.num_tokens) {
+    if (end == known.num_tokens + known.num_drafted) {
       logits_rows[samples.size()] = static_cast<std::int32_t>(t) - 1;
       samples.push_back(static_cast<std::int32_t>(i));
     }

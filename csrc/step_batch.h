@@ -44,15 +44,18 @@ class StepBatch {
   // A row becomes a new request's.
   void set(int row, Ids token_ids, Ids block_ids, int num_computed);
 
-  // What changed for the request in a row: blocks added at the end, and how far it is computed.
-  void extend(int row, Ids block_ids, int num_computed);
+  // What changed for the request in a row: blocks added at the end, and how far it is computed. The
+  // draft stands behind its tokens until the next call: the step computes with it, as if it were
+  // known to come.
+  void extend(int row, Ids block_ids, int num_computed, Ids draft);
 
   // Notes a token sampled for the request in a row. A request's last possible token is never
   // computed with: it is counted and needs no place.
   void append(int row, std::int32_t token_id);
 
   // Fills the arrays below for `counts[i]` tokens of the request in `rows[i]`. Returns which of
-  // them come to their next token, as positions in `rows`.
+  // them come to their next token, as positions in `rows`: those whose tokens, draft included, are
+  // computed to their end.
   std::vector<std::int32_t> gather(Ids rows, Ids counts);
 
   // Tokens [first, end) of the request in a row.
@@ -68,6 +71,7 @@ class StepBatch {
     std::int32_t num_tokens = 0;
     std::int32_t num_computed = 0;
     std::int32_t num_blocks = 0;
+    std::int32_t num_drafted = 0;
   };
 
   const Row& checked(int row) const;

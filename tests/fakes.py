@@ -64,6 +64,12 @@ class _Row:
     block_ids: list[int]
     num_computed_tokens: int
     answer: list[int] = field(default_factory=list)
+    draft: list[int] = field(default_factory=list)
+
+    @property
+    def all_token_ids(self) -> list[int]:
+        """Known and drafted."""
+        return self.token_ids + self.draft
 
 
 class RecordingExecutor:
@@ -76,6 +82,8 @@ class RecordingExecutor:
     Args:
         script: request id -> tokens to sample, in turn, in place of `next_token`'s.
         errors: request id -> text; the request fails when it would sample.
+        memory: how many of the last tokens the next one depends on; None: on all. With few of them
+            answers soon repeat themselves.
     """
 
     def __init__(
@@ -87,6 +95,7 @@ class RecordingExecutor:
         vocab_size: int = 1000,
         script: Mapping[str, Sequence[int]] | None = None,
         errors: Mapping[str, str] | None = None,
+        memory: int | None = None,
     ) -> None:
         self.ready = EngineReady(
             max_model_len=max_model_len,
@@ -97,6 +106,7 @@ class RecordingExecutor:
             isa="portable",
         )
         self.vocab_size = vocab_size
+        self.memory = memory
         self.script = {key: list(tokens) for key, tokens in (script or {}).items()}
         self.errors = dict(errors or {})
         self.orders: list[SchedulerOutput] = []
@@ -134,6 +144,9 @@ class RecordingExecutor:
             row = self._rows[cached.request_id]
             row.block_ids += cached.new_block_ids
             assert row.num_computed_tokens == cached.num_computed_tokens
+            row.draft = order.draft_token_ids.get(cached.request_id, [])
+        assert set(order.draft_token_ids) <= {c.request_id for c in order.cached_requests}
+        assert all(order.draft_token_ids.values()), "an empty draft"
         mentioned = [r.request_id for r in (*order.cached_requests, *order.new_requests)]
         assert sorted(mentioned) == sorted(order.num_scheduled_tokens)
         assert order.total_num_scheduled_tokens == sum(order.num_scheduled_tokens.values())
@@ -161,8 +174,9 @@ class RecordingExecutor:
             row = self._rows[request_id]
             first = row.num_computed_tokens
             assert num >= 1
-            assert first + num <= len(row.token_ids)
-            hashes = chain_hashes(row.token_ids)
+            assert first + num <= len(row.all_token_ids)
+            assert not row.draft or first + num == len(row.all_token_ids)
+            hashes = chain_hashes(row.all_token_ids)
             for position in range(first, first + num):
                 slot = row.block_ids[position // size] * size + position % size
                 assert 0 <= slot < self.ready.num_blocks * size
@@ -172,7 +186,7 @@ class RecordingExecutor:
         for request_id, num in order.num_scheduled_tokens.items():
             row = self._rows[request_id]
             row.num_computed_tokens += num
-            hashes = chain_hashes(row.token_ids)
+            hashes = chain_hashes(row.all_token_ids)
             for position in range(row.num_computed_tokens):
                 slot = row.block_ids[position // size] * size + position % size
                 assert self._slots.get(slot) == hashes[position], (
@@ -188,21 +202,36 @@ class RecordingExecutor:
                 output.prompt_logprobs[request_id] = [
                     prompt_entry(row.token_ids, position) for position in positions
                 ]
-        if end < len(row.token_ids):
+        if end < len(row.all_token_ids):
             return
         if request_id in self.errors:
             output.errors[request_id] = self.errors[request_id]
             return
+        sampled: list[int] = []
+        for drafted in (*row.draft, None):
+            sampled.append(self._sample(request_id, row))
+            if sampled[-1] != drafted:
+                break
+        output.sampled_token_ids[request_id] = sampled
+        if row.params.logprobs is not None:
+            first = len(row.token_ids) - len(sampled)
+            output.logprobs[request_id] = [
+                TokenLogprobs([token_id], [-float(first + i)], 1)
+                for i, token_id in enumerate(sampled)
+            ]
+        row.num_computed_tokens = len(row.token_ids) - 1
+        row.draft = []
+
+    def _sample(self, request_id: str, row: _Row) -> int:
         script = self.script.get(request_id)
         if script is None:
-            token_id = next_token(row.token_ids, row.seed, self.vocab_size)
+            seen = row.token_ids if self.memory is None else row.token_ids[-self.memory :]
+            token_id = next_token(seen, row.seed, self.vocab_size)
         else:
             token_id = script[len(row.answer)]
         row.token_ids.append(token_id)
         row.answer.append(token_id)
-        output.sampled_token_ids[request_id] = token_id
-        if row.params.logprobs is not None:
-            output.logprobs[request_id] = TokenLogprobs([token_id], [-float(end)], 1)
+        return token_id
 
 
 def prompt_entry(token_ids: Sequence[int], position: int) -> TokenLogprobs:

@@ -236,6 +236,28 @@ class EngineArgs(ForeignArgs):
         "for that time.",
         group="Structured output",
     )
+    speculative_config: dict[str, Any] | None = option(  # noqa: RUF009 - a plain value
+        None,
+        "Speculative decoding, as JSON: tokens are guessed where the last ones stood before, and "
+        "checked many at once; answers stay the same, repetitive ones come sooner. "
+        '{"method": "ngram", "num_speculative_tokens": 5} and, if need be, prompt_lookup_max and '
+        "prompt_lookup_min (how many of the last tokens must have stood before; 5 and 2) and "
+        "disable_by_batch_size (with more running requests nothing is guessed; 16).",
+        group="Speculative decoding",
+        kind="json",
+        short=("-sc",),
+    )
+    spec_method: str | None = option(
+        None, "Short for the key method of --speculative-config.", group="Speculative decoding"
+    )
+    spec_model: str | None = option(
+        None, "Short for the key model of --speculative-config: only ngram.",
+        group="Speculative decoding",
+    )  # fmt: skip
+    spec_tokens: int | None = option(
+        None, "Short for the key num_speculative_tokens of --speculative-config.",
+        group="Speculative decoding", kind="int",
+    )  # fmt: skip
 
     backend: Literal["native", "torch"] = option(
         "native",

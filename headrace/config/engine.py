@@ -83,6 +83,19 @@ class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Most tokens of one prompt in one step; 0 is no such limit."""
 
 
+class SpeculativeConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Speculative decoding: tokens guessed from the request's own are checked many at once."""
+
+    method: Literal["ngram"] = "ngram"
+    num_speculative_tokens: int
+    """Most tokens guessed in one step for one request."""
+    prompt_lookup_min: int
+    prompt_lookup_max: int
+    """How many of the last tokens must have stood before; the longest such run counts."""
+    disable_by_batch_size: int
+    """With more running requests than this nothing is guessed."""
+
+
 class FrontConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The half of the engine that lives in the front process."""
 
@@ -134,6 +147,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     scheduler: SchedulerConfig = SchedulerConfig()
     device: DeviceConfig = DeviceConfig()
     front: FrontConfig = FrontConfig()
+    speculative: SpeculativeConfig | None = None
+    """None: no token is guessed."""
     logits_processors: list[str] = []
     """Import paths of the operator's own; see logits_processor.py."""
     executor: str | None = None

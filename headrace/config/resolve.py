@@ -22,6 +22,7 @@ from headrace.config.engine import (
     StructuredOutputsConfig,
 )
 from headrace.config.foreign import check_foreign
+from headrace.config.speculative import resolve_speculative
 from headrace.errors import ConfigError
 from headrace.import_path import import_path_of
 
@@ -68,6 +69,7 @@ def resolve(args: EngineArgs, facts: ModelFacts) -> EngineConfig:
         device=_device(args, reasons),
         front=_front(args),
         structured_outputs=_structured_outputs(args),
+        speculative=resolve_speculative(args, reasons),
         reasons=reasons,
         logits_processors=[
             import_path_of("logits_processors", one) for one in args.logits_processors

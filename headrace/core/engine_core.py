@@ -59,6 +59,7 @@ class EngineCore:
             ready.num_blocks,
             ready.max_model_len,
             now=now,
+            speculative=config.speculative,
             seed=config.model.seed,
         )
         self.control = Control(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from enum import Enum
 
 from headrace.core.block_hash import BlockHashChain
+from headrace.core.drafter import Drafter
 from headrace.core.repetition import RepetitionDetector
 from headrace.messages.outputs import (
     EngineCoreOutput,
@@ -40,15 +41,16 @@ class Request:
         queued_at: core clock, seconds.
         age: how long ago it had arrived in the front process, in seconds; its time runs from there.
         chain: digests of its blocks; None without prefix caching.
+        drafter: guesses its next tokens; None without speculative decoding.
     """
 
     __slots__ = (
-        "block_ids", "chain", "ends_at", "eos_token_id", "first_token_at", "grammar",
+        "block_ids", "chain", "drafter", "ends_at", "eos_token_id", "first_token_at", "grammar",
         "has_answered", "is_watched", "last_token_at", "max_num_tokens", "min_tokens",
-        "num_cached_tokens", "num_computed_tokens", "num_preemptions", "num_prefill_tokens",
-        "num_prompt_tokens", "num_registered_blocks", "order", "params", "prompt_logprobs",
-        "queued_at", "repetition", "request_id", "scheduled_at", "seed", "skips_prefix_cache",
-        "starts_by", "status",
+        "num_accepted_tokens", "num_cached_tokens", "num_computed_tokens", "num_draft_tokens",
+        "num_preemptions", "num_prefill_tokens", "num_prompt_tokens", "num_registered_blocks",
+        "order", "params", "prompt_logprobs", "queued_at", "repetition", "request_id",
+        "scheduled_at", "seed", "skips_prefix_cache", "starts_by", "status",
         "stop_token_ids", "token_ids",
     )  # fmt: skip
 
@@ -62,6 +64,7 @@ class Request:
         queued_at: float,
         chain: BlockHashChain | None,
         age: float = 0.0,
+        drafter: Drafter | None = None,
     ) -> None:
         params = source.sampling_params
         self.request_id = source.request_id
@@ -88,6 +91,9 @@ class Request:
         self.prompt_logprobs: list[TokenLogprobs] | None = [] if wants_prompt_logprobs else None
         """Collected until the first token; None when not wanted or sent."""
         self.chain = chain
+        self.drafter = drafter
+        self.num_draft_tokens = 0
+        self.num_accepted_tokens = 0
         self.status = RequestStatus.WAITING
         self.block_ids: list[int] = []
         self.num_computed_tokens = 0
@@ -156,7 +162,7 @@ class Request:
         token_ids: list[int],
         now: float,
         *,
-        logprobs: TokenLogprobs | None = None,
+        logprobs: list[TokenLogprobs] | None = None,
         finish_reason: FinishReason | None = None,
         stop_reason: int | None = None,
         error: str | None = None,
@@ -175,7 +181,7 @@ class Request:
             new_token_ids=token_ids,
             finish_reason=finish_reason,
             stop_reason=stop_reason,
-            logprobs=None if logprobs is None else [logprobs],
+            logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             num_cached_tokens=num_cached_tokens,
             num_preemptions=self.num_preemptions,
@@ -195,6 +201,8 @@ class Request:
             num_cached_tokens=self.num_cached_tokens,
             num_output_tokens=len(self.token_ids) - self.num_prompt_tokens,
             num_preemptions=self.num_preemptions,
+            num_draft_tokens=self.num_draft_tokens,
+            num_accepted_tokens=self.num_accepted_tokens,
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from headrace.core.kv_cache import KVCacheManager, max_tokens_that_fit
 from headrace.core.request import Request, longest_length
+from headrace.core.speculator import Speculator
 from headrace.errors import ValidationError
 from headrace.messages.requests import EngineCoreRequest
 
@@ -21,6 +22,7 @@ class RequestMaker:
             made.
         now: monotonic clock, seconds.
         seed: of the generator that seeds requests without a seed of their own.
+        speculator: gives them what guesses their tokens; None without speculative decoding.
     """
 
     def __init__(
@@ -31,11 +33,13 @@ class RequestMaker:
         by_priority: bool,
         now: Callable[[], float],
         seed: int,
+        speculator: Speculator | None = None,
     ) -> None:
         self._kv_cache = kv_cache
         self._max_model_len = max_model_len
         self._by_priority = by_priority
         self._now = now
+        self._speculator = speculator
         self._seeds = random.Random(seed)
         self._num_made = 0
 
@@ -77,4 +81,5 @@ class RequestMaker:
             queued_at=self._now(),
             chain=cache.make_chain(source.cache_salt),
             age=age,
+            drafter=None if self._speculator is None else self._speculator.make_drafter(),
         )

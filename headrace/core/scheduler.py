@@ -15,6 +15,8 @@ The rules, in the order they are applied (`order` of a request: by arrival, or b
    never overtaken. A step that preempted admits nothing.
 4. All prefills of a step together may be limited further (`schedule`): then a running request whose
    prompt is not computed yet may have to wait a step, but never the first one in `order`.
+5. With speculative decoding, what is left of budget and blocks goes to tokens guessed for running
+   requests; see `Speculator`.
 """
 
 from __future__ import annotations
@@ -23,13 +25,14 @@ from bisect import insort
 from collections.abc import Callable
 from operator import attrgetter
 
-from headrace.config.engine import CacheConfig, SchedulerConfig
+from headrace.config.engine import CacheConfig, SchedulerConfig, SpeculativeConfig
 from headrace.core.deadlines import Deadlines
 from headrace.core.gate import Gate
 from headrace.core.kv_cache import KVCacheManager
 from headrace.core.request import Request, RequestStatus
 from headrace.core.request_maker import RequestMaker
 from headrace.core.request_queue import make_request_queue
+from headrace.core.speculator import Speculator
 from headrace.core.step_limits import check_limits
 from headrace.messages.outputs import (
     EngineCoreOutput,
@@ -53,6 +56,7 @@ class Scheduler:
         num_blocks: KV blocks there are.
         max_model_len: most tokens of a request, prompt and answer together.
         now: monotonic clock, seconds.
+        speculative: how to guess tokens; None: no token is guessed.
         seed: of the generator that seeds requests without a seed of their own.
 
     Raises:
@@ -67,6 +71,7 @@ class Scheduler:
         max_model_len: int,
         *,
         now: Callable[[], float],
+        speculative: SpeculativeConfig | None = None,
         seed: int = 0,
     ) -> None:
         check_limits(config, max_model_len)
@@ -75,6 +80,7 @@ class Scheduler:
         self._chunks_prefill = config.enable_chunked_prefill
         self._max_chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
         self._now = now
+        self._speculator = None if speculative is None else Speculator(speculative)
         self.kv_cache = KVCacheManager(num_blocks, cache.block_size, cache.enable_prefix_caching)
         self.maker = RequestMaker(
             self.kv_cache,
@@ -82,6 +88,7 @@ class Scheduler:
             by_priority=config.policy == "priority",
             now=now,
             seed=seed,
+            speculator=self._speculator,
         )
         self.requests: dict[str, Request] = {}
         """All live requests."""
@@ -210,15 +217,21 @@ class Scheduler:
         counts: dict[str, int] = {}
         cached: list[CachedRequest] = []
         new: list[NewRequest] = []
+        drafts: dict[str, list[int]] = {}
         budget = self._max_step_tokens
         if not self.gate.is_shut:
             num_preemptions = self._num_preemptions
             budget, num_growing = self._schedule_running(counts, cached)
             if self._num_preemptions == num_preemptions and len(self.waiting):
                 budget = self._schedule_waiting(counts, new, budget, num_growing)
+            if self._speculator is not None and budget > 0:
+                drafts = self._speculator.add_drafts(
+                    counts, cached, self.requests, self.kv_cache, budget, len(self.running)
+                )
         finished_ids, self._finished_ids = self._finished_ids, []
         self._num_steps += 1
-        return SchedulerOutput(new, cached, counts, self._max_step_tokens - budget, finished_ids)
+        num_tokens = self._max_step_tokens - budget + sum(map(len, drafts.values()))
+        return SchedulerOutput(new, cached, counts, num_tokens, finished_ids, drafts)
 
     def _schedule_running(
         self, counts: dict[str, int], cached: list[CachedRequest]
@@ -335,12 +348,12 @@ class Scheduler:
             if error is not None:
                 outputs.append(self._end(request, [], FinishReason.ERROR, now, error=error))
                 continue
-            self._advance(request, num)
+            draft = order.draft_token_ids.get(request_id, ())
+            self._advance(request, num - len(draft))
             if request.prompt_logprobs is not None and request_id in result.prompt_logprobs:
                 request.prompt_logprobs += result.prompt_logprobs[request_id]
             if request.num_computed_tokens == len(request.token_ids):
-                token_id = result.sampled_token_ids[request_id]
-                outputs.append(self._take_token(request, token_id, result, now))
+                outputs.append(self._take_tokens(request, len(draft), result, now))
         if self.has_news and any(output.finish_reason is not None for output in outputs):
             self._drop_finished()
         return outputs
@@ -356,28 +369,41 @@ class Scheduler:
             self._num_queued_tokens -= num_prompt
         self.kv_cache.cache_computed(request)
 
-    def _take_token(
-        self, request: Request, token_id: int, result: ModelRunnerOutput, now: float
+    def _take_tokens(
+        self, request: Request, num_drafted: int, result: ModelRunnerOutput, now: float
     ) -> EngineCoreOutput:
-        """Append a sampled token, and end the request if it ends with it."""
-        self._generation_tokens += 1
+        """Append what was sampled, one token after the other, and end the request where it ends.
+
+        Of a draft's tokens, those that were right count as computed.
+        """
         if request.first_token_at is None:
             request.first_token_at = now
             self.has_news = True
         elif request.is_watched:
             self.has_news = True
         request.last_token_at = now
-        finish_reason = request.append_token(token_id)
+        tokens = result.sampled_token_ids[request.request_id]
+        logprobs = result.logprobs.get(request.request_id)
+        num_taken, num_sampled = 1, len(tokens)
+        finish_reason = request.append_token(tokens[0])
+        while num_taken < num_sampled and finish_reason is None:
+            self._advance(request, 1)
+            finish_reason = request.append_token(tokens[num_taken])
+            num_taken += 1
+        self._generation_tokens += num_taken
+        if num_taken < num_sampled:
+            tokens = tokens[:num_taken]
+            logprobs = None if logprobs is None else logprobs[:num_taken]
         stop_reason = None
         ends_with_text = False
         if finish_reason is FinishReason.STOP:
-            stop_reason = None if token_id == request.eos_token_id else token_id
-        elif request.request_id in result.grammar_ended:
+            stop_reason = None if tokens[-1] == request.eos_token_id else tokens[-1]
+        elif request.request_id in result.grammar_ended and num_taken == num_sampled:
             # Nothing follows the end of a grammar, whatever min_tokens and ignore_eos say.
             finish_reason = FinishReason.STOP
             ends_with_text = True
-        logprobs = result.logprobs.get(request.request_id)
-        tokens = [token_id]
+        if num_drafted and self._speculator is not None:
+            self._speculator.note(request, num_drafted, min(num_taken, num_sampled - 1))
         if finish_reason is not None:
             return self._end(
                 request, tokens, finish_reason, now,
@@ -394,7 +420,7 @@ class Scheduler:
         *,
         stop_reason: int | None = None,
         ends_with_text: bool = False,
-        logprobs: TokenLogprobs | None = None,
+        logprobs: list[TokenLogprobs] | None = None,
         error: str | None = None,
     ) -> EngineCoreOutput:
         """End a running request; its last output. `running` is left for the caller to sweep."""
@@ -415,7 +441,7 @@ class Scheduler:
     def stats(self) -> SchedulerStats:
         """State now, and counters since the start."""
         pool = self.kv_cache.pool
-        return SchedulerStats(
+        stats = SchedulerStats(
             num_running=len(self.running),
             num_waiting=len(self.waiting) + self.gate.num_held,
             num_blocks=pool.num_blocks,
@@ -428,6 +454,7 @@ class Scheduler:
             generation_tokens=self._generation_tokens,
             num_queued_tokens=self._num_queued_tokens,
         )
+        return stats if self._speculator is None else self._speculator.add_to(stats)
 
     def debug_state(self) -> dict[str, int]:
         """Sizes of all that grows with requests, for leak checks."""

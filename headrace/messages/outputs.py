@@ -54,6 +54,10 @@ class RequestLedger(msgspec.Struct, array_like=True, frozen=True, forbid_unknown
     num_output_tokens: int = 0
     """Tokens that were generated, with those the caller never saw."""
     num_preemptions: int = 0
+    num_draft_tokens: int = 0
+    """Tokens guessed for it by speculative decoding."""
+    num_accepted_tokens: int = 0
+    """Those of them that are part of the answer."""
 
 
 class EngineCoreOutput(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -98,6 +102,11 @@ class SchedulerStats(msgspec.Struct, array_like=True, frozen=True, forbid_unknow
     generation_tokens: int = 0
     num_queued_tokens: int = 0
     """Prompt tokens not yet computed of all live requests."""
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_accepted_tokens_per_pos: list[int] = []
+    """By place in the draft; empty without speculative decoding."""
 
     @property
     def kv_cache_usage(self) -> float:

@@ -40,19 +40,23 @@ class SchedulerOutput(msgspec.Struct, frozen=True):
     new_requests: list[NewRequest]
     cached_requests: list[CachedRequest]
     num_scheduled_tokens: dict[str, int]
-    """request_id -> tokens to compute now. A request samples one token exactly when
-    num_computed_tokens + its scheduled tokens reaches the number of its known tokens."""
+    """request_id -> tokens to compute now. A request samples exactly when num_computed_tokens + its
+    scheduled tokens reaches the number of its known tokens: one token, and with a draft one more
+    for each token of it that is the one sampled in its place."""
     total_num_scheduled_tokens: int
     finished_ids: list[str]
     """Ended, aborted or preempted since the last order: the worker forgets them."""
+    draft_token_ids: dict[str, list[int]] = {}
+    """Cached request -> tokens guessed to follow its known ones, counted among those to compute."""
 
 
 class ModelRunnerOutput(msgspec.Struct, frozen=True):
     """One step's answer."""
 
-    sampled_token_ids: dict[str, int]
-    """Only requests that sampled in this step."""
-    logprobs: dict[str, TokenLogprobs] = {}
+    sampled_token_ids: dict[str, list[int]]
+    """Only requests that sampled in this step; all but the last are tokens of their drafts."""
+    logprobs: dict[str, list[TokenLogprobs]] = {}
+    """One entry per sampled token, when asked for."""
     prompt_logprobs: dict[str, list[TokenLogprobs]] = {}
     """Entries for the prompt tokens that follow the positions computed in this step."""
     errors: dict[str, str] = {}

@@ -15,6 +15,8 @@ from headrace.sampling_params import SamplingParams
 from headrace.worker.grammar_masks import Grammars
 from headrace.worker.sampling_state import SamplingState
 
+_NO_DRAFT: list[int] = []
+
 
 @dataclass(slots=True)
 class RequestRow:
@@ -39,6 +41,8 @@ class PreparedStep:
     sampling_requests: list[RequestRow]
     logits_rows: I32
     """Last token of each of the sampling requests, as a row of the step."""
+    drafts: Mapping[str, Sequence[int]]
+    """Request id -> guessed tokens, the last of those the step computes."""
 
 
 class InputBatch:
@@ -75,6 +79,7 @@ class InputBatch:
         )
         self._inputs = self._slice(1, 1)
         self._logits_rows = self._batch.logits_rows
+        self._drafts: Mapping[str, Sequence[int]] = {}
         self._free_rows = list(range(max_num_seqs - 1, -1, -1))
 
     def apply(self, order: SchedulerOutput) -> dict[str, str]:
@@ -91,9 +96,11 @@ class InputBatch:
             except ValidationError as error:
                 errors[new.request_id] = str(error)
         rows, extend = self.rows, self._batch.extend
+        self._drafts = drafts = order.draft_token_ids
         for cached in order.cached_requests:
             row = rows[cached.request_id].row
-            extend(row, cached.new_block_ids, cached.num_computed_tokens)
+            draft = drafts.get(cached.request_id, _NO_DRAFT)
+            extend(row, cached.new_block_ids, cached.num_computed_tokens, draft)
         return errors
 
     def remove(self, request_id: str) -> None:
@@ -130,7 +137,7 @@ class InputBatch:
         if len(self._logits_rows) != num_samples:
             self._logits_rows = self._batch.logits_rows[:num_samples]
         sampling = requests if num_samples == num_seqs else [requests[i] for i in samples]
-        return PreparedStep(inputs, requests, sampling, self._logits_rows)
+        return PreparedStep(inputs, requests, sampling, self._logits_rows, self._drafts)
 
     def _slice(self, num_tokens: int, num_seqs: int) -> StepInputs:
         """The arrays of a step of this size. The block table's columns are not cut: those behind

@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from headrace.config.engine import CacheConfig, SchedulerConfig
+from headrace.config.engine import CacheConfig, SchedulerConfig, SpeculativeConfig
 from headrace.core.request import RequestStatus
 from headrace.core.scheduler import Scheduler
 from headrace.errors import ValidationError
-from headrace.messages.outputs import EngineCoreOutput, FinishReason
+from headrace.messages.outputs import EngineCoreOutput, FinishReason, RequestLedger
 from headrace.messages.requests import EngineCoreRequest
 from headrace.sampling_params import SamplingParams
 from tests.fakes import RecordingExecutor, next_token, prompt_entry
@@ -42,6 +42,8 @@ class Drill:
             long_prefill_token_threshold=rng.choice([0, 0, 1, 3, 5]) if chunked else 0,
         )
         shares = rng.random() < 0.75
+        self.memory = rng.choice([None, 1, 2])
+        speculative = _random_speculative(rng) if rng.random() < 0.6 else None
         self.time = 0.0
         self.scheduler = Scheduler(
             self.config,
@@ -49,6 +51,7 @@ class Drill:
             self.num_blocks,
             self.max_model_len,
             now=lambda: self.time,
+            speculative=speculative,
             seed=seed,
         )
         self.oracle = OracleScheduler(
@@ -57,17 +60,21 @@ class Drill:
             block_size=self.block_size,
             max_model_len=self.max_model_len,
             shares_prefixes=shares,
+            speculative=speculative,
         )
         self.executor = RecordingExecutor(
             num_blocks=self.num_blocks,
             block_size=self.block_size,
             max_model_len=self.max_model_len,
             vocab_size=VOCAB_SIZE,
+            memory=self.memory,
         )
         self.num_added = 0
         self.sources: dict[str, EngineCoreRequest] = {}
         self.outputs: dict[str, list[EngineCoreOutput]] = {}
         self.finished: set[str] = set()
+        self.ledgers: list[RequestLedger] = []
+        """The last ones of all requests that have ended."""
         self.num_preemptions = 0
         self.longest_shared = rng.choice([3, 20])
         self.roots = [[rng.randrange(VOCAB_SIZE) for _ in range(24)] for _ in range(2)]
@@ -119,7 +126,9 @@ class Drill:
 
     def abort(self) -> None:
         ids = self.rng.sample(sorted(self.sources), min(len(self.sources), self.rng.randint(1, 3)))
-        self.scheduler.abort([*ids, "unknown"])
+        for output in self.scheduler.abort([*ids, "unknown"]):
+            assert output.ledger is not None
+            self.ledgers.append(output.ledger)
         for request_id in ids:
             self.oracle.abort(request_id)
             self.finished.add(request_id)
@@ -140,6 +149,7 @@ class Drill:
             (c.request_id, tuple(c.new_block_ids), c.num_computed_tokens)
             for c in order.cached_requests
         ] == decision.old
+        assert order.draft_token_ids == decision.drafts
         assert order.num_scheduled_tokens == decision.counts
         assert list(order.num_scheduled_tokens) == list(decision.counts)
         assert order.finished_ids == decision.forgotten
@@ -156,7 +166,12 @@ class Drill:
         failed = {o.request_id for o in outputs if o.finish_reason is FinishReason.ERROR}
         assert failed == set(result.errors)
         assert {o.request_id for o in outputs} == set(result.sampled_token_ids) | failed
-        oracle.update(order.num_scheduled_tokens, result.sampled_token_ids, ended, failed)
+        for output in outputs:
+            sampled = result.sampled_token_ids.get(output.request_id, [])
+            assert output.new_token_ids == sampled[: len(output.new_token_ids)]
+            assert len(output.new_token_ids) == len(sampled) or output.request_id in ended
+        taken = {o.request_id: o.new_token_ids for o in outputs}
+        oracle.update(decision, taken, ended, failed)
         for output in outputs:
             self.outputs[output.request_id].append(output)
         for request_id in ended:
@@ -192,6 +207,17 @@ class Drill:
             assert mine.num_preemptions == request.preemptions
             assert mine.num_cached_tokens == (request.cached or 0)
         self.num_preemptions = stats.num_preemptions
+        self.num_accepted = stats.num_accepted_tokens
+
+    def check_sums(self) -> None:
+        """The counters are the sums of the ledgers."""
+        stats, ledgers = self.scheduler.stats(), self.ledgers
+        assert stats.prompt_tokens == sum(one.num_prefill_tokens for one in ledgers)
+        assert stats.generation_tokens == sum(one.num_output_tokens for one in ledgers)
+        assert stats.num_draft_tokens == sum(one.num_draft_tokens for one in ledgers)
+        assert stats.num_accepted_tokens == sum(one.num_accepted_tokens for one in ledgers)
+        assert stats.num_accepted_tokens == sum(stats.num_accepted_tokens_per_pos)
+        assert stats.num_preemptions == sum(one.num_preemptions for one in ledgers)
 
     def check_answer(self, request_id: str) -> None:
         """All outputs of a finished request, against a run of it alone and unhindered."""
@@ -201,6 +227,7 @@ class Drill:
         assert all(o.ledger is None for o in before[1:])
         assert last.ledger is not None
         times = last.ledger
+        self.ledgers.append(times)
         assert times.queued <= times.scheduled <= times.first_token <= times.last_token
         tokens = [token for o in outputs for token in o.new_token_ids]
         assert times.num_output_tokens == len(tokens)
@@ -212,7 +239,7 @@ class Drill:
             assert tokens == []
             return
         seed = self.seeds[request_id]
-        expected, reason, stop_reason = run_alone(source, seed, self.max_model_len)
+        expected, reason, stop_reason = run_alone(source, seed, self.max_model_len, self.memory)
         assert tokens == expected
         assert (last.finish_reason, last.stop_reason) == (reason, stop_reason)
         num_prompt = len(source.prompt_token_ids)
@@ -223,12 +250,13 @@ class Drill:
             assert outputs[0].num_cached_tokens == 0
         else:
             assert outputs[0].prompt_logprobs is None
-        for idx, output in enumerate(outputs):
-            if source.sampling_params.logprobs is None:
-                assert output.logprobs is None
-            else:
-                assert output.logprobs is not None
-                assert output.logprobs[0].token_ids == [tokens[idx]]
+        if source.sampling_params.logprobs is None:
+            assert all(output.logprobs is None for output in outputs)
+        else:
+            entries = [entry for output in outputs for entry in output.logprobs or ()]
+            assert [entry.token_ids for entry in entries] == [[token] for token in tokens]
+            positions = range(num_prompt, num_prompt + len(tokens))
+            assert [entry.logprobs for entry in entries] == [[-float(i)] for i in positions]
 
     @property
     def seeds(self) -> dict[str, int]:
@@ -257,6 +285,7 @@ class Drill:
             self.step()
         assert set(self.sources) == self.finished
         assert self.executor.known_ids == set()
+        self.check_sums()
         state = self.scheduler.debug_state()
         cached = state.pop("cached_blocks")
         assert set(state.values()) == {0}
@@ -290,7 +319,7 @@ def check_pool(scheduler: Scheduler) -> None:
 
 
 def run_alone(
-    source: EngineCoreRequest, seed: int, max_model_len: int
+    source: EngineCoreRequest, seed: int, max_model_len: int, memory: int | None
 ) -> tuple[list[int], FinishReason, int | None]:
     """The answer a request must get, whatever happens around it."""
     params = source.sampling_params
@@ -298,7 +327,7 @@ def run_alone(
     answer: list[int] = []
     assert params.max_tokens is not None
     while True:
-        token = next_token(tokens, seed, VOCAB_SIZE)
+        token = next_token(tokens if memory is None else tokens[-memory:], seed, VOCAB_SIZE)
         tokens.append(token)
         answer.append(token)
         if len(answer) >= params.min_tokens:
@@ -310,9 +339,19 @@ def run_alone(
             return answer, FinishReason.LENGTH, None
 
 
+def _random_speculative(rng: random.Random) -> SpeculativeConfig:
+    low = rng.randint(1, 3)
+    return SpeculativeConfig(
+        num_speculative_tokens=rng.randint(1, 6),
+        prompt_lookup_min=low,
+        prompt_lookup_max=rng.randint(low, 4),
+        disable_by_batch_size=rng.choice([1, 3, 100]),
+    )
+
+
 @pytest.mark.parametrize("batch", range(10))
 def test_decisions_over_random_lives_equal_those_of_the_oracle(batch: int) -> None:
-    num_preemptions = num_hits = 0
+    num_preemptions = num_hits = num_accepted = 0
     for seed in range(batch * SCENARIOS_PER_TEST, (batch + 1) * SCENARIOS_PER_TEST):
         drill = Drill(seed)
         try:
@@ -322,6 +361,8 @@ def test_decisions_over_random_lives_equal_those_of_the_oracle(batch: int) -> No
             raise
         num_preemptions += drill.num_preemptions
         num_hits += drill.oracle.hits
+        num_accepted += drill.num_accepted
     # The scenarios are worth something only when they reach the rare paths.
     assert num_preemptions > 10
     assert num_hits > 100
+    assert num_accepted > 50

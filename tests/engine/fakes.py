@@ -90,9 +90,9 @@ class CountingExecutor:
             result.errors[request_id] = f"no request gets {token}"
             return
         tokens.append(token)
-        result.sampled_token_ids[request_id] = token
+        result.sampled_token_ids[request_id] = [token]
         if new.sampling_params.logprobs is not None:
-            result.logprobs[request_id] = _logprobs(token, new.sampling_params.logprobs)
+            result.logprobs[request_id] = [_logprobs(token, new.sampling_params.logprobs)]
 
     def release_kv_cache(self) -> None:
         pass

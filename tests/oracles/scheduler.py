@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from headrace.config.engine import SchedulerConfig
+from headrace.config.engine import SchedulerConfig, SpeculativeConfig
+from tests.oracles.ngrams import continuation
 
 
 @dataclass
@@ -27,6 +28,12 @@ class OracleRequest:
     """Leading blocks that were offered for sharing."""
     preemptions: int = 0
     cached: int | None = None
+    max_guess: int = 0
+    """Tokens of its next draft, at most."""
+    misses: int = 0
+    """Drafts in a row of which nothing was right."""
+    rests_until: int = 0
+    """The length at which it may have its next draft."""
 
 
 @dataclass
@@ -39,6 +46,7 @@ class Decision:
     """(id, added blocks, computed tokens)"""
     counts: dict[str, int] = field(default_factory=dict)
     forgotten: list[str] = field(default_factory=list)
+    drafts: dict[str, list[int]] = field(default_factory=dict)
 
 
 class OracleScheduler:
@@ -52,8 +60,10 @@ class OracleScheduler:
         block_size: int,
         max_model_len: int,
         shares_prefixes: bool,
+        speculative: SpeculativeConfig | None = None,
     ) -> None:
         self.config = config
+        self.speculative = speculative
         self.block_size = block_size
         self.num_blocks = num_blocks
         self.max_model_len = max_model_len
@@ -132,11 +142,47 @@ class OracleScheduler:
             left -= num
             done.append(request)
         if not has_preempted:
-            self._admit(decision, left, prefill_left)
+            left = self._admit(decision, left, prefill_left)
+        if self.speculative is not None:
+            self._add_drafts(decision, left, self.speculative)
         decision.forgotten, self.forgotten = self.forgotten, []
         return decision
 
-    def _admit(self, decision: Decision, left: int, prefill_left: int) -> None:
+    def _add_drafts(self, decision: Decision, left: int, config: SpeculativeConfig) -> None:
+        if len(self.running) > config.disable_by_batch_size:
+            return
+        for idx, (request_id, added, computed) in enumerate(decision.old):
+            (request,) = (r for r in self.running if r.request_id == request_id)
+            length = len(request.tokens)
+            if length == request.num_prompt or computed != length - 1:
+                continue
+            if length < request.rests_until:
+                continue
+            limit = config.num_speculative_tokens
+            if request.max_guess:
+                limit = min(limit, request.max_guess)
+            num = min(limit, left, request.max_total - 1 - length)
+            guess = (
+                continuation(
+                    request.tokens, num, config.prompt_lookup_min, config.prompt_lookup_max
+                )
+                if num > 0
+                else []
+            )
+            lacking = self._blocks_for(length + len(guess)) - len(request.blocks)
+            if lacking > 0 and lacking + len(self.running) > len(self.free):
+                guess = guess[: len(request.blocks) * self.block_size - length]
+                lacking = 0
+            if not guess:
+                continue
+            taken = self._take(max(0, lacking))
+            request.blocks += taken
+            decision.old[idx] = (request_id, (*added, *taken), computed)
+            decision.counts[request_id] += len(guess)
+            decision.drafts[request_id] = guess
+            left -= len(guess)
+
+    def _admit(self, decision: Decision, left: int, prefill_left: int) -> int:
         config = self.config
         places = min(config.max_num_seqs, config.max_num_batched_tokens)
         while self.waiting and min(left, prefill_left) > 0 and len(self.running) < places:
@@ -147,14 +193,14 @@ class OracleScheduler:
             if config.enable_chunked_prefill:
                 num = min(self._chunk(num), left, prefill_left)
             elif num > min(left, prefill_left):
-                return
+                return left
             can_grow = [
                 r for r in self.running if len(r.blocks) < self._blocks_for(r.max_total - 1)
             ]
             lacking = self._blocks_for(len(request.tokens)) - len(prefix)
             idle_hits = [block for block in prefix if block in self.free]
             if lacking + len(idle_hits) + len(can_grow) > len(self.free):
-                return
+                return left
             for block in idle_hits:
                 self.free.remove(block)
             request.blocks = prefix + self._take(lacking)
@@ -173,20 +219,39 @@ class OracleScheduler:
             )
             left -= num
             prefill_left -= num
+        return left
 
     def update(
-        self, counts: dict[str, int], sampled: dict[str, int], ended: set[str], failed: set[str]
+        self,
+        decision: Decision,
+        sampled: dict[str, list[int]],
+        ended: set[str],
+        failed: set[str],
     ) -> None:
-        """Take in a step's tokens; `ended` and `failed` requests leave after it."""
-        for request_id, num in counts.items():
+        """Take in a step's tokens; `ended` and `failed` requests leave after it.
+
+        Args:
+            sampled: as the worker gave them; of a request that has ended, up to its end.
+        """
+        for request_id, num in decision.counts.items():
             (request,) = (r for r in self.running if r.request_id == request_id)
             if request_id not in failed:
-                request.computed += num
+                guess = decision.drafts.get(request_id, [])
+                tokens = sampled.get(request_id, [])
+                request.tokens += tokens
+                request.computed += num - len(guess) + max(0, len(tokens) - 1)
                 self._make_findable(request)
-                if request_id in sampled:
-                    request.tokens.append(sampled[request_id])
+                if guess:
+                    self._learn(request, sum(a == b for a, b in zip(guess, tokens, strict=False)))
             if request_id in ended or request_id in failed:
                 self._leave(request)
+
+    def _learn(self, request: OracleRequest, num_right: int) -> None:
+        request.max_guess = 2 * num_right + 1
+        request.misses = 0 if num_right else request.misses + 1
+        if request.misses:
+            rest = min(64, 2 ** (request.misses - 1))
+            request.rests_until = len(request.tokens) - 1 + rest
 
     def _chunk(self, num: int) -> int:
         threshold = self.config.long_prefill_token_threshold
