@@ -57,6 +57,10 @@ class RequestMetrics:
     num_generation_tokens: int = 0
     """Tokens that were generated, with those behind a stop string."""
     num_preemptions: int = 0
+    num_draft_tokens: int = 0
+    """Tokens guessed by speculative decoding."""
+    num_accepted_tokens: int = 0
+    """Those of them that were generated."""
 
     @property
     def queue_time(self) -> float | None:

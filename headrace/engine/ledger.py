@@ -65,6 +65,8 @@ class PartLedger:
         metrics.num_prefill_tokens += new.num_prefill_tokens - old.num_prefill_tokens
         metrics.num_cached_tokens += new.num_cached_tokens - old.num_cached_tokens
         metrics.num_preemptions += new.num_preemptions - old.num_preemptions
+        metrics.num_draft_tokens += new.num_draft_tokens - old.num_draft_tokens
+        metrics.num_accepted_tokens += new.num_accepted_tokens - old.num_accepted_tokens
 
     def note_end(self, finish_reason: str, now: float) -> None:
         """The request has ended, for this reason, at this time of the wall clock."""

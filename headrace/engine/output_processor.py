@@ -194,7 +194,10 @@ class OutputProcessor:
                 metrics.first_token_latency = latency
             iteration.time_to_first_tokens.append(latency)
         else:
-            iteration.inter_token_latencies.append(timestamp - last_token_at)
+            # Tokens of one step share the time since the last one evenly.
+            num_new = len(output.new_token_ids)
+            latency = (timestamp - last_token_at) / num_new
+            iteration.inter_token_latencies += [latency] * num_new
 
     # Ends other than by the core
 

@@ -48,18 +48,29 @@ class LoggingStatLogger:
         logger.log(
             level,
             "prompt %.1f tokens/s, generation %.1f tokens/s, running %d, waiting %d, "
-            "KV cache %.1f%%, prefix cache hits %s",
+            "KV cache %.1f%%, prefix cache hits %s%s",
             prompt,
             generation,
             stats.num_running,
             stats.num_waiting,
             100 * stats.kv_cache_usage,
             self._hit_rate(),
+            self._drafts(),
         )
         self._was_idle = is_idle
         self._since = now
         self._num_prompt_tokens = self._num_generation_tokens = 0
         self._stats_then = stats
+
+    def _drafts(self) -> str:
+        """What guessed tokens came to since the last line; nothing when none was guessed."""
+        now, then = self._stats, self._stats_then
+        num_guessed = now.num_draft_tokens - then.num_draft_tokens
+        if num_guessed <= 0:
+            return ""
+        num_right = now.num_accepted_tokens - then.num_accepted_tokens
+        share = 100 * num_right / num_guessed
+        return f", guessed tokens right {num_right} of {num_guessed} ({share:.1f}%)"
 
     def _hit_rate(self) -> str:
         """Share of looked-up tokens found since the last line; `-` when none was looked up."""

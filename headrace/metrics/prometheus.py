@@ -40,6 +40,15 @@ _CORE_COUNTERS = {
     "num_preemptions": ("num_preemptions", "Requests put back to make room for older ones."),
 }
 
+# the same, when tokens are guessed
+_DRAFT_COUNTERS = {
+    "spec_decode_num_drafts": ("num_drafts", "Guesses of tokens that were checked."),
+    "spec_decode_num_draft_tokens": ("num_draft_tokens", "Tokens that were guessed."),
+    "spec_decode_num_accepted_tokens": (
+        "num_accepted_tokens", "Guessed tokens that are part of an answer.",
+    ),
+}  # fmt: skip
+
 
 class PrometheusStatLogger:
     """Engine metrics in a registry of their own, and the HTTP server's beside them.
@@ -58,6 +67,7 @@ class PrometheusStatLogger:
         self._model_name = config.model.served_names[0]
         self._labels = (self._model_name, engine)
         self._make_state(config)
+        self._make_drafts(config)
         self._make_tokens(config.model.max_model_len)
         self._make_times()
         self._make_http()
@@ -74,6 +84,10 @@ class PrometheusStatLogger:
         self._kv_usage.set(scheduler.kv_cache_usage)
         for counter, name in self._core_counters:
             counter.inc(max(0, getattr(scheduler, name) - getattr(self._last_stats, name)))
+        last_at = self._last_stats.num_accepted_tokens_per_pos or [0] * len(self._accepted_at)
+        now_at = scheduler.num_accepted_tokens_per_pos
+        for counter, now, before in zip(self._accepted_at, now_at, last_at, strict=False):
+            counter.inc(max(0, now - before))
         self._last_stats = scheduler
         if iteration.num_step_tokens:
             self._iteration_tokens.observe(iteration.num_step_tokens)
@@ -162,6 +176,25 @@ class PrometheusStatLogger:
         self._success = {
             str(reason): success.labels(*self._labels, str(reason)) for reason in FinishReason
         }
+
+    def _make_drafts(self, config: EngineConfig) -> None:
+        """Only with speculative decoding."""
+        self._accepted_at: list[Counter] = []
+        if config.speculative is None:
+            return
+        self._core_counters += [
+            (self._counter(name, help), source) for name, (source, help) in _DRAFT_COUNTERS.items()
+        ]
+        accepted = Counter(
+            self._name("spec_decode_num_accepted_tokens_per_pos"),
+            "Guessed tokens that are part of an answer, by their place in the guess.",
+            (*LABELS, "position"),
+            registry=self.registry,
+        )
+        self._accepted_at = [
+            accepted.labels(*self._labels, str(place))
+            for place in range(config.speculative.num_speculative_tokens)
+        ]
 
     def _make_tokens(self, max_model_len: int) -> None:
         sizes = one_two_five(max_model_len)
