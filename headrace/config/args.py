@@ -242,7 +242,7 @@ class EngineArgs(ForeignArgs):
         "checked many at once; answers stay the same, repetitive ones come sooner. "
         '{"method": "ngram", "num_speculative_tokens": 5} and, if need be, prompt_lookup_max and '
         "prompt_lookup_min (how many of the last tokens must have stood before; 5 and 2) and "
-        "disable_by_batch_size (with more running requests nothing is guessed; 16).",
+        "disable_by_batch_size (with more running requests nothing is guessed; 4).",
         group="Speculative decoding",
         kind="json",
         short=("-sc",),

@@ -11,7 +11,8 @@ from headrace.errors import ConfigError, shown
 MAX_SPECULATIVE_TOKENS = 64
 MAX_LOOKUP_TOKENS = 32
 DEFAULT_LOOKUP_MAX, DEFAULT_LOOKUP_MIN = 5, 2
-DEFAULT_BATCH_SIZE = 16
+DEFAULT_BATCH_SIZE = 4
+"""On CPUs some eight rows come at the price of two: with more requests every guess costs."""
 
 _SHORT_FORMS = {
     "spec_method": "method", "spec_model": "model", "spec_tokens": "num_speculative_tokens",

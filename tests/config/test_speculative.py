@@ -37,7 +37,7 @@ def test_nothing_is_guessed_unless_asked_for() -> None:
 def test_look_up_sizes_fit_each_other(given: dict[str, Any], low: int, high: int) -> None:
     config = speculative(speculative_config=NGRAM | given)
     assert config is not None
-    assert (config.num_speculative_tokens, config.disable_by_batch_size) == (4, 16)
+    assert (config.num_speculative_tokens, config.disable_by_batch_size) == (4, 4)
     assert (config.prompt_lookup_min, config.prompt_lookup_max) == (low, high)
 
 
