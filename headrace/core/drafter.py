@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from headrace.config.engine import SpeculativeConfig
 from headrace.core.ngram_index import NgramIndex
 
+FIRST_TOKENS = 3
 MAX_REST = 64
 """Tokens that a request whose drafts are all wrong goes without one, at most."""
 
@@ -19,7 +20,7 @@ class Drafter:
     """Drafts for one request, from its own tokens.
 
     The rules, so that a request which says nothing twice loses next to nothing: the first draft has
-    the full length, each later one at most twice as many tokens as were right in the one before,
+    up to FIRST_TOKENS, each later one at most twice as many tokens as were right in the one before,
     and one more. When none were right `n` times in a row, the next draft comes after 2^(n-1)
     tokens, at most MAX_REST.
     """
@@ -29,7 +30,7 @@ class Drafter:
     def __init__(self, config: SpeculativeConfig) -> None:
         self._index = NgramIndex(config.prompt_lookup_min, config.prompt_lookup_max)
         self._max_tokens = config.num_speculative_tokens
-        self._num_tokens = config.num_speculative_tokens
+        self._num_tokens = min(FIRST_TOKENS, config.num_speculative_tokens)
         """Of the next draft, at most."""
         self._num_misses = 0
         self._next_at = 0

@@ -23,13 +23,16 @@ def make_drafter(num_tokens: int = 8) -> Drafter:
     )
 
 
-def test_the_first_draft_has_the_full_length() -> None:
-    assert make_drafter().draft(PATTERN, 100) == [1, 2, 3, 1, 2, 3, 1, 2]
+def test_the_first_draft_is_short() -> None:
+    assert make_drafter().draft(PATTERN, 100) == [1, 2, 3]
+    assert make_drafter(2).draft(PATTERN, 100) == [1, 2]
 
 
 @pytest.mark.parametrize("limit", [-1, 0, 1, 5])
 def test_a_draft_keeps_the_limit(limit: int) -> None:
-    assert len(make_drafter().draft(PATTERN, limit)) == max(0, limit)
+    drafter = make_drafter()
+    drafter.note(8, len(PATTERN))
+    assert len(drafter.draft(PATTERN, limit)) == max(0, limit)
 
 
 @pytest.mark.parametrize(("num_accepted", "length"), [(0, 1), (1, 3), (2, 5), (3, 7), (4, 8)])

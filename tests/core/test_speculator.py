@@ -65,14 +65,14 @@ def test_right_tokens_come_at_once_with_one_more() -> None:
     rig.add("a", LOOP, max_tokens=20, logprobs=0)
     assert rig.step().draft_token_ids == {}
     order = rig.step()
-    assert order.draft_token_ids == {"a": [2, 3, 4, 1]}
-    assert order.num_scheduled_tokens == {"a": 5}
-    assert order.total_num_scheduled_tokens == 5
-    assert rig.tokens("a") == [[1], [2, 3, 4, 1, 2]]
+    assert order.draft_token_ids == {"a": [2, 3, 4]}
+    assert order.num_scheduled_tokens == {"a": 4}
+    assert order.total_num_scheduled_tokens == 4
+    assert rig.tokens("a") == [[1], [2, 3, 4, 1]]
     logprobs = rig.outputs["a"][1].logprobs
     assert logprobs is not None
-    assert [entry.token_ids for entry in logprobs] == [[2], [3], [4], [1], [2]]
-    assert rig.scheduler.requests["a"].num_computed_tokens == len(LOOP) + 5
+    assert [entry.token_ids for entry in logprobs] == [[2], [3], [4], [1]]
+    assert rig.scheduler.requests["a"].num_computed_tokens == len(LOOP) + 4
 
 
 def test_nothing_behind_a_wrong_token_counts() -> None:
@@ -84,7 +84,7 @@ def test_nothing_behind_a_wrong_token_counts() -> None:
     request = rig.scheduler.requests["a"]
     assert request.num_computed_tokens == len(request.token_ids) - 1 == len(LOOP) + 2
     stats = rig.scheduler.stats()
-    assert (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens) == (1, 4, 1)
+    assert (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens) == (1, 3, 1)
     assert stats.num_accepted_tokens_per_pos == [1, 0, 0, 0]
     assert stats.generation_tokens == 3
 
@@ -110,7 +110,7 @@ def test_a_stop_among_right_tokens_is_the_end(
     assert (last.finish_reason, last.stop_reason) == (reason, stop_reason)
     assert last.ledger is not None
     assert last.ledger.num_output_tokens == 3
-    assert (last.ledger.num_draft_tokens, last.ledger.num_accepted_tokens) == (4, 2)
+    assert (last.ledger.num_draft_tokens, last.ledger.num_accepted_tokens) == (3, 2)
     assert rig.scheduler.stats().generation_tokens == 3
     assert rig.scheduler.debug_state()["blocks_in_use"] == 0
 
@@ -131,7 +131,7 @@ def test_a_draft_never_goes_beyond_max_tokens(max_tokens: int) -> None:
     lengths = [0]
     while rig.scheduler.has_work():
         lengths += [len(draft) for draft in rig.step().draft_token_ids.values()]
-    assert max(lengths) == min(4, max(0, max_tokens - 2))
+    assert max(lengths) == min(3, max(0, max_tokens - 2))
     assert rig.answer("a") == [1, 2, 3, 4, 1, 2, 3, 4][:max_tokens]
     assert rig.outputs["a"][-1].finish_reason is FinishReason.LENGTH
 
@@ -194,7 +194,7 @@ def test_a_block_with_guessed_tokens_is_found_by_nobody() -> None:
     rig = Rig({"a": [1, 9, 9, 9], "b": [5]})
     rig.add("a", LOOP, max_tokens=20)
     rig.step()
-    rig.step()  # guesses 2, 3, 4, 1, which would fill a block; 9 is right
+    rig.step()  # guesses 2, 3, 4, which would fill a block; 9 is right
     rig.add("b", [*LOOP, 1, 2, 3, 4, 1], max_tokens=1)
     order = rig.step()
     [new] = order.new_requests

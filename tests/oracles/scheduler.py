@@ -28,7 +28,7 @@ class OracleRequest:
     """Leading blocks that were offered for sharing."""
     preemptions: int = 0
     cached: int | None = None
-    max_guess: int = 0
+    max_guess: int = 3
     """Tokens of its next draft, at most."""
     misses: int = 0
     """Drafts in a row of which nothing was right."""
@@ -158,9 +158,7 @@ class OracleScheduler:
                 continue
             if length < request.rests_until:
                 continue
-            limit = config.num_speculative_tokens
-            if request.max_guess:
-                limit = min(limit, request.max_guess)
+            limit = min(config.num_speculative_tokens, request.max_guess)
             num = min(limit, left, request.max_total - 1 - length)
             guess = (
                 continuation(
