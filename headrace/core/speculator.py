@@ -67,7 +67,7 @@ class Speculator:
                 continue
             # The last token of an answer is sampled and never computed with.
             limit = min(budget, request.max_num_tokens - num_known - 1)
-            draft = request.drafter.draft(request.token_ids, limit)
+            draft = request.drafter.draft(request.token_ids, limit, num_running)
             if not draft:
                 continue
             block_ids = kv_cache.allocate(request, num_known + len(draft), keep_free=num_running)
@@ -87,7 +87,7 @@ class Speculator:
         request.num_draft_tokens += num_drafted
         request.num_accepted_tokens += num_accepted
         if request.drafter is not None:
-            request.drafter.note(num_accepted, len(request.token_ids))
+            request.drafter.note(num_drafted, num_accepted, len(request.token_ids))
         self._num_drafts += 1
         self._num_draft_tokens += num_drafted
         self._num_accepted_tokens += num_accepted

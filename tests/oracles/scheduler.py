@@ -32,8 +32,13 @@ class OracleRequest:
     """Tokens of its next draft, at most."""
     misses: int = 0
     """Drafts in a row of which nothing was right."""
+    right: float = 1.0
+    guessed: float = 2.0
+    """Tokens of drafts, each draft weighing a tenth less than the next."""
     rests_until: int = 0
     """The length at which it may have its next draft."""
+    probes_at: int = 0
+    """The same while its drafts do not pay."""
 
 
 @dataclass
@@ -159,6 +164,11 @@ class OracleScheduler:
             if length < request.rests_until:
                 continue
             limit = min(config.num_speculative_tokens, request.max_guess)
+            num_running = len(self.running)
+            if request.right * (num_running + 3) < request.guessed * num_running:
+                if length < request.probes_at:
+                    continue
+                limit = 1
             num = min(limit, left, request.max_total - 1 - length)
             guess = (
                 continuation(
@@ -240,11 +250,15 @@ class OracleScheduler:
                 request.computed += num - len(guess) + max(0, len(tokens) - 1)
                 self._make_findable(request)
                 if guess:
-                    self._learn(request, sum(a == b for a, b in zip(guess, tokens, strict=False)))
+                    right = sum(a == b for a, b in zip(guess, tokens, strict=False))
+                    self._learn(request, len(guess), right)
             if request_id in ended or request_id in failed:
                 self._leave(request)
 
-    def _learn(self, request: OracleRequest, num_right: int) -> None:
+    def _learn(self, request: OracleRequest, num_guessed: int, num_right: int) -> None:
+        request.right = 0.9 * request.right + num_right
+        request.guessed = 0.9 * request.guessed + num_guessed
+        request.probes_at = len(request.tokens) - 1 + 8
         request.max_guess = 2 * num_right + 1
         request.misses = 0 if num_right else request.misses + 1
         if request.misses:
