@@ -11,6 +11,7 @@ import pytest
 
 from headrace import LLM, RequestOutput, SamplingParams
 from headrace.metrics.reader import Counter, Vector
+from headrace.sampling_params import StructuredOutputsParams
 
 pytestmark = pytest.mark.model
 
@@ -21,6 +22,19 @@ PROMPTS = [
     "def add(a, b):\n    return a + b\n\n\ndef sub(a, b):\n    return a - b\n\n\ndef mul(a, b):\n",
     "A, B, A, B, A, B, A, B, A, B, A,",
 ]
+RECORDS = StructuredOutputsParams(
+    json={
+        "type": "array",
+        "minItems": 4,
+        "maxItems": 4,
+        "items": {
+            "type": "object",
+            "required": ["name", "value"],
+            "additionalProperties": False,
+            "properties": {"name": {"enum": ["alpha", "beta"]}, "value": {"type": "integer"}},
+        },
+    }
+)
 LOGPROBS = {"max_tokens": 48, "logprobs": 2}
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {"temperature": 0, "ignore_eos": True},
@@ -38,6 +52,10 @@ WAYS: dict[str, dict[str, Any]] = {
     "repetition": {
         "temperature": 0, "ignore_eos": True,
         "repetition_detection": {"max_pattern_size": 12, "min_pattern_size": 1, "min_count": 4},
+    },
+    "a schema": {"temperature": 0.8, "seed": 4, "structured_outputs": RECORDS},
+    "a pattern": {
+        "temperature": 0, "structured_outputs": StructuredOutputsParams(regex="(A, B, ){6}end"),
     },
     "prompt logprobs": {"temperature": 0, "prompt_logprobs": 1},
 }  # fmt: skip

@@ -77,28 +77,39 @@ def runner() -> Any:
 
 def test_each_request_follows_its_own_grammar_to_its_end(runner: Runner) -> None:
     output = runner.add(ab=LINE.format("ab"), free=None, cab=LINE.format("cab"))
-    assert output.sampled_token_ids == {"ab": 0, "free": 39, "cab": 2}
+    assert output.sampled_token_ids == {"ab": [0], "free": [39], "cab": [2]}
     assert output.grammar_ended == set()
     output = runner.step("ab", "free", "cab")
-    assert output.sampled_token_ids == {"ab": 1, "free": 39, "cab": 0}
+    assert output.sampled_token_ids == {"ab": [1], "free": [39], "cab": [0]}
     assert output.grammar_ended == {"ab"}
     output = runner.step("cab", finished=("ab", "free"))
-    assert (output.sampled_token_ids, output.grammar_ended) == ({"cab": 1}, {"cab"})
+    assert (output.sampled_token_ids, output.grammar_ended) == ({"cab": [1]}, {"cab"})
     runner.step(finished=("cab",))
     assert runner.batch.num_grammars == 0
+
+
+def test_each_token_of_a_draft_meets_the_grammar_behind_those_before_it(runner: Runner) -> None:
+    runner.add(cab=LINE.format("cab"), free=None)
+    cached = [CachedRequest("cab", [], 1), CachedRequest("free", [], 1)]
+    drafts = {"cab": [0, 1, 2], "free": [39, 5]}
+    order = SchedulerOutput([], cached, {"cab": 4, "free": 3}, 7, [], drafts)
+    output = runner.runner.execute(order)
+    # Nothing follows the end of the grammar, nor a wrong token.
+    assert output.sampled_token_ids == {"cab": [0, 1], "free": [39, 39]}
+    assert output.grammar_ended == {"cab"}
 
 
 def test_request_that_comes_back_goes_on_in_its_grammar(runner: Runner) -> None:
     new = NewRequest("r", [0, 2, 0], 1, SamplingParams(temperature=0.0), [EOS], 1, [0], 0,
                      LINE.format("cab"))  # fmt: skip
     output = runner.runner.execute(SchedulerOutput([new], [], {"r": 3}, 3, []))
-    assert (output.sampled_token_ids, output.grammar_ended) == ({"r": 1}, {"r"})
+    assert (output.sampled_token_ids, output.grammar_ended) == ({"r": [1]}, {"r"})
 
 
 def test_grammar_that_cannot_be_compiled_fails_its_request_alone(runner: Runner) -> None:
     output = runner.add(bad="start: (", good=LINE.format("b"))
     assert set(output.errors) == {"bad"}
-    assert output.sampled_token_ids == {"good": 1}
+    assert output.sampled_token_ids == {"good": [1]}
 
 
 def test_masks_are_found_while_the_model_runs(
@@ -124,5 +135,5 @@ def test_masks_are_found_while_the_model_runs(
         return Late()
 
     monkeypatch.setattr(runner.grammars, "begin", begin_late)
-    assert runner.add(b=LINE.format("b")).sampled_token_ids == {"b": 1}
+    assert runner.add(b=LINE.format("b")).sampled_token_ids == {"b": [1]}
     assert seen == [False, True]  # begun before the model, waited for behind it
