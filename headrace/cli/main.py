@@ -13,6 +13,7 @@ from headrace.errors import ConfigError, EngineStartError, HeadraceError, ModelE
 
 COMMANDS = {
     "serve": ("headrace.cli.serve", "answer over HTTP, as an OpenAI-compatible server"),
+    "verify": ("headrace.cli.verify", "check that answers depend on nothing but their requests"),
     "bench": ("headrace.cli.bench", "measure latency, throughput, a server, or starting"),
 }
 """Name -> module with a function `run(argv) -> status`, and a line of help. Imported on use."""

@@ -29,6 +29,7 @@ logger = make_logger(__name__)
 
 WORKER_METHODS: dict[str, Function] = {
     "model_layout": lambda worker: model_layout(worker.model),
+    "num_threads": lambda worker: worker.num_threads,
     "sizes": lambda worker: msgspec.structs.asdict(worker.ready),
 }
 """name -> method of the worker, for `collective_rpc`."""
@@ -70,6 +71,7 @@ class UniProcExecutor:
         )
         self.model = model
         self._ops = ops
+        self.num_threads = ops.num_threads
         self._caches = caches = ops.make_kv_caches(
             model.num_layers, plan.num_blocks, plan.block_size, heads, config.cache.kv_cache_dtype
         )
