@@ -27,6 +27,7 @@ using Bytes = nb::ndarray<const std::uint8_t, nb::c_contig, nb::device::cpu>;
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<const std::int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using IntTable = nb::ndarray<const std::int32_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using FloatTable = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 // A stored matrix as Python hands it over.
 struct Stored {
@@ -94,8 +95,10 @@ std::vector<float> to_vector(const std::optional<Floats>& values) {
 // A step's arrays as Python hands them over. They may be filled anew between forwards.
 struct BoundStep {
   BoundStep(nb::object input_ids, nb::object positions, nb::object slot_mapping,
-            nb::object query_start_loc, nb::object seq_lens, nb::object block_table)
-      : arrays{input_ids, positions, slot_mapping, query_start_loc, seq_lens, block_table} {
+            nb::object query_start_loc, nb::object seq_lens, nb::object block_table,
+            nb::object given_rows, nb::object given)
+      : arrays{input_ids, positions, slot_mapping, query_start_loc,
+               seq_lens,  block_table, given_rows, given} {
     const Ints ids = take(input_ids, &Step::input_ids), lengths = take(seq_lens, &Step::seq_lens);
     const auto table = as<IntTable>(block_table);
     if (take(positions, &Step::positions).size() != ids.size() ||
@@ -108,6 +111,14 @@ struct BoundStep {
     step.num_seqs = static_cast<int>(lengths.size());
     step.max_blocks = static_cast<int>(table.shape(1));
     step.block_table = table.data();
+    if (given.is_none()) return;
+    const auto rows = as<FloatTable>(given);
+    if (take(given_rows, &Step::given_rows).size() != rows.shape(0)) {
+      throw std::invalid_argument("forward: the embeddings given and their places differ in number");
+    }
+    step.num_given = static_cast<int>(rows.shape(0));
+    step.given_width = static_cast<int>(rows.shape(1));
+    step.given = rows.data();
   }
 
   // Never a converted copy: what is written to the array later must be seen.
@@ -115,7 +126,8 @@ struct BoundStep {
   static Numbers as(const nb::object& array) {
     Numbers numbers;
     if (!nb::try_cast(array, numbers, false)) {
-      throw nb::type_error("forward: a step's arrays must be int32 and C-contiguous");
+      throw nb::type_error("forward: a step's arrays must be int32 (embeddings float32) and "
+                           "C-contiguous");
     }
     return numbers;
   }
@@ -126,7 +138,7 @@ struct BoundStep {
     return numbers;
   }
 
-  std::array<nb::object, 6> arrays;  // kept alive
+  std::array<nb::object, 8> arrays;  // kept alive
   Step step;
 };
 
@@ -240,9 +252,10 @@ void bind_program(nb::module_& m) {
            "q"_a, "cache"_a, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a, "scale"_a,
            "window"_a.none());
   nb::class_<BoundStep>(m, "Step")
-      .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object, nb::object>(),
+      .def(nb::init<nb::object, nb::object, nb::object, nb::object, nb::object, nb::object,
+                    nb::object, nb::object>(),
            "input_ids"_a, "positions"_a, "slot_mapping"_a, "query_start_loc"_a, "seq_lens"_a,
-           "block_table"_a);
+           "block_table"_a, "given_rows"_a.none() = nb::none(), "given"_a.none() = nb::none());
   nb::class_<BoundExecutable>(m, "Executable")
       .def(nb::init<std::shared_ptr<Home>, std::shared_ptr<Program>, const Slot&,
                     std::shared_ptr<Program>, const Slot&, const Slot&, int, int, int>(),

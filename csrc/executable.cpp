@@ -64,6 +64,16 @@ void Executable::check(const Step& step) const {
            std::to_string(limits.table_rows) + ")");
     }
   }
+  if (step.num_given > 0 && step.given_width != limits.table_width) {
+    fail("embedding: given rows have " + std::to_string(step.given_width) + " columns, not " +
+         std::to_string(limits.table_width));
+  }
+  for (int i = 0; i < step.num_given; ++i) {
+    if (step.given_rows[i] < 0 || step.given_rows[i] >= step.num_tokens) {
+      fail("embedding: a row is given for token " + std::to_string(step.given_rows[i]) + " of " +
+           std::to_string(step.num_tokens));
+    }
+  }
   if (limits.block_size == 0) return;
   const std::int64_t num_slots = static_cast<std::int64_t>(limits.num_blocks) * limits.block_size;
   for (int t = 0; t < step.num_tokens; ++t) {

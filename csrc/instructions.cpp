@@ -44,6 +44,11 @@ void EmbeddingOp::run(Frame& frame) const {
       for (int i = 0; i < table_->width; ++i) row[i] *= scale_;
     }
   });
+  const Step& step = *frame.step;
+  for (int i = 0; i < step.num_given; ++i) {
+    std::copy_n(step.given + std::ptrdiff_t{i} * table_->width, table_->width,
+                out.data + step.given_rows[i] * out.stride);
+  }
 }
 
 void RmsNormOp::run(Frame& frame) const {

@@ -49,6 +49,7 @@ Slot Program::embedding(std::shared_ptr<Table> table, float scale) {
   limits_.needs_step = true;
   limits_.table_rows = std::min(limits_.table_rows, table->rows);
   const int width = table->width;
+  limits_.table_width = width;
   return append(std::make_unique<EmbeddingOp>(std::move(table), scale), {}, width);
 }
 

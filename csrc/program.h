@@ -24,6 +24,11 @@ struct Step {
   const std::int32_t* query_start_loc = nullptr;
   const std::int32_t* seq_lens = nullptr;
   const std::int32_t* block_table = nullptr;
+  // Tokens that come as embeddings: given_rows[i] of the step is row i of `given`.
+  int num_given = 0;
+  int given_width = 0;
+  const std::int32_t* given_rows = nullptr;
+  const float* given = nullptr;
 };
 
 class Program;
@@ -73,6 +78,7 @@ class Instruction {
 struct StepLimits {
   bool needs_step = false;
   int table_rows = INT32_MAX;
+  int table_width = 0;  // of the embeddings; 0: none are looked up
   int num_blocks = INT32_MAX;
   int block_size = 0;  // 0: no cache in use
 };

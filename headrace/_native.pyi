@@ -174,6 +174,8 @@ class Step:
         query_start_loc: I32,
         seq_lens: I32,
         block_table: I32,
+        given_rows: I32 | None = None,
+        given: F32 | None = None,
     ) -> None: ...
 
 class Executable:

@@ -44,6 +44,7 @@ class NativeExecutable:
         """
         # Callers keep their arrays from step to step; six of them are costly to hand over.
         if step is not self._inputs or self._step is None:
+            given = step.given
             self._step = _native.Step(
                 step.input_ids,
                 step.positions,
@@ -51,6 +52,8 @@ class NativeExecutable:
                 step.query_start_loc,
                 step.seq_lens,
                 step.block_table,
+                None if given is None else given.rows,
+                None if given is None else given.values,
             )
             self._inputs = step
         self._executable.forward(self._step)
@@ -163,7 +166,7 @@ class NativeOps:
     # -- in a forward -------------------------------------------------------------------------
 
     def embedding(self, table: _native.Table, scale: float = 1.0) -> Array:
-        """Rows of the table at the step's input_ids, times scale. [T, H]"""
+        """Rows of the table at the step's input_ids, times scale, or given ones. [T, H]"""
         return self._current().embedding(table, scale)
 
     def rms_norm(self, x: Array, weight: F32, eps: float) -> Array:

@@ -44,6 +44,14 @@ I32: TypeAlias = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
+class GivenEmbeddings:
+    """Tokens of a step that come as embeddings: `embedding` gives these rows as they are."""
+
+    rows: I32  # [E], tokens of the step
+    values: F32  # [E, H]
+
+
+@dataclass(frozen=True, slots=True)
 class StepInputs:
     """One step's numbers, as numpy arrays owned by the caller (native order, C-contiguous).
 
@@ -58,6 +66,7 @@ class StepInputs:
     query_start_loc: I32  # [S + 1]
     seq_lens: I32  # [S]
     block_table: I32  # [S, max_blocks_per_seq]
+    given: GivenEmbeddings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +172,10 @@ class Ops(Protocol):
     # -- in a forward -------------------------------------------------------------------------
 
     def embedding(self, table: Table, scale: float = 1.0) -> Array:
-        """Rows of the table at the step's input_ids, times scale. [T, H]"""
+        """Rows of the table at the step's input_ids, times scale. [T, H]
+
+        Rows that the step gives itself replace these, unscaled.
+        """
         ...
 
     def rms_norm(self, x: Array, weight: F32, eps: float) -> Array:

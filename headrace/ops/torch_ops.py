@@ -25,6 +25,7 @@ from headrace.ops.ops import (
     I32,
     Activation,
     Array,
+    GivenEmbeddings,
     HeadNorm,
     HeadShape,
     Quantization,
@@ -195,14 +196,31 @@ class TorchOps:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
 
     def embedding(self, table: StoredTensor, scale: float = 1.0) -> Array:
-        """Rows of the table at input_ids, times scale. [T, H]. ValueError on ids outside it."""
-        ids = self._current().input_ids
+        """Rows of the table at input_ids, times scale, or those given. [T, H].
+
+        Raises ValueError on ids outside the table, and on given rows that do not fit.
+        """
+        step = self._current()
+        ids = step.input_ids
         num_rows, width = table.shape
         outside = ids[(ids < 0) | (ids >= num_rows)]
         if outside.size:
             raise ValueError(f"embedding: token id {outside[0]} is not in [0, {num_rows})")
         rows = replace(table, data=table.data[ids], shape=(len(ids), width))
-        return self._tensor(dequantize(rows)) * scale
+        result = self._tensor(dequantize(rows)) * scale
+        if step.given is not None:
+            result[self._given_rows(step.given, result.shape)] = self._tensor(step.given.values)
+        return result
+
+    def _given_rows(self, given: GivenEmbeddings, shape: Sequence[int]) -> Any:
+        num_tokens, width = shape
+        if given.values.shape != (len(given.rows), width):
+            raise ValueError(
+                f"embedding: given rows are {given.values.shape}, not ({len(given.rows)}, {width})"
+            )
+        if any(not 0 <= row < num_tokens for row in given.rows):
+            raise ValueError("embedding: a row is given for a token that is not in the step")
+        return self._tensor(given.rows.astype(np.int64))
 
     def rms_norm(self, x: Array, weight: F32, eps: float) -> Array:
         """x / sqrt(mean(x^2) + eps) * weight, over the last dimension."""
