@@ -115,8 +115,8 @@ class LLM(SyncControlVerbs):
         """Answer prompts; the results come in their order.
 
         Args:
-            prompts: text, token ids, a dict (`prompt` or `prompt_token_ids`, with `cache_salt` if
-                wanted), or a list of these. A list of ints is one prompt.
+            prompts: text, token ids, a dict (`prompt`, `prompt_token_ids` or `prompt_embeds`, with
+                `cache_salt` if wanted), or a list of these. A list of ints is one prompt.
             sampling_params: one for all, or one a prompt; None is the model's defaults. Their
                 output_kind becomes FINAL_ONLY.
             use_tqdm: whether to show progress, or what to show it with in tqdm's place.
@@ -270,6 +270,10 @@ class LLM(SyncControlVerbs):
             use_tqdm = False
         renderer = self.llm_engine.renderer
         rendered = [renderer.render_prompt(prompt) for prompt in as_prompts(prompts)]
+        if any(one.prompt_embeds is not None for one in rendered):
+            raise UnsupportedError(
+                "beam search over prompt_embeds is not supported", param="prompt_embeds"
+            )
         search = BeamSearch(
             lambda inputs, step: self._run(self._add(inputs, step, None), False),
             params,

@@ -144,6 +144,12 @@ class EngineArgs(ForeignArgs):
         "Import paths (package.module:Class) of custom logits processors; see LogitsProcessor.",
         group="Model",
     )
+    enable_prompt_embeds: bool = option(
+        False,
+        "Take prompts as embeddings, too (prompt_embeds). They reach the model unseen by any "
+        "tokenizer or template: leave it off for callers you do not trust.",
+        group="Model",
+    )
     max_logprobs: int = option(
         20, "Most log-probabilities per token a request may ask for; -1: no limit.", group="Model"
     )

@@ -56,6 +56,8 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     eos_token_ids: list[int] = []
     max_logprobs: int = 20
     seed: int = 0
+    enable_prompt_embeds: bool = False
+    """Whether prompts may come as embeddings."""
 
 
 class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):

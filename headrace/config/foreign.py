@@ -46,7 +46,6 @@ class ForeignArgs:
     enable_expert_parallel: Any = False
     enable_lora: Any = False
     enable_sleep_mode: Any = False
-    enable_prompt_embeds: Any = False
     async_scheduling: Any = None
     renderer_num_workers: Any = 1
 

@@ -139,6 +139,7 @@ def _model(args: EngineArgs, facts: ModelFacts, reasons: Reasons) -> ModelConfig
         eos_token_ids=_eos_token_ids(facts.generation_config, config, vocab_size),
         max_logprobs=_at_least("max_logprobs", args.max_logprobs, -1),
         seed=_at_least("seed", args.seed, -(2**63)),
+        enable_prompt_embeds=bool(args.enable_prompt_embeds),
     )
 
 

@@ -17,7 +17,7 @@ from headrace.core.control import Control
 from headrace.core.pace import StepPace
 from headrace.core.profiler import StepProfiler
 from headrace.core.scheduler import Scheduler
-from headrace.errors import ValidationError
+from headrace.errors import UnsupportedError, ValidationError
 from headrace.messages.outputs import (
     EngineCoreOutput,
     EngineCoreOutputs,
@@ -27,6 +27,8 @@ from headrace.messages.outputs import (
 from headrace.messages.requests import EngineCoreRequest, GetDebugState, Verb, Vocabulary
 from headrace.messages.startup import EngineReady
 from headrace.worker.executor import Executor
+
+FLOAT_BYTES = 4
 
 
 class EngineCore:
@@ -51,6 +53,7 @@ class EngineCore:
         self.ready = ready = executor.ready
         self.max_model_len = ready.max_model_len
         self.vocab_size = config.model.vocab_size
+        self._takes_embeds = config.model.enable_prompt_embeds
         self._now = now
         self._wall_clock = wall_clock
         self.scheduler = Scheduler(
@@ -104,7 +107,7 @@ class EngineCore:
             if request.grammar is not None:
                 self.prepare_grammar(request.grammar)
             self.scheduler.add_request(request, self._age(request), drawn_seed=drawn_seed)
-        except ValidationError as error:
+        except (ValidationError, UnsupportedError) as error:
             now = self._now()
             self._answers.append(
                 EngineCoreOutput(
@@ -207,6 +210,7 @@ class EngineCore:
                 "for an answer",
                 param="prompt",
             )
+        self._check_embeds(request)
         params = request.sampling_params
         if params.n != 1:
             raise ValidationError(f"n must be 1 here, got {params.n}", param="n", value=params.n)
@@ -220,6 +224,28 @@ class EngineCore:
             self._check_ids("bad_words", word)
         if request.eos_token_id is not None:
             self._check_ids("eos_token_id", (request.eos_token_id,))
+
+    def _check_embeds(self, request: EngineCoreRequest) -> None:
+        """Raise unless they are allowed here and fit the prompt. Their width is the worker's."""
+        embeds = request.prompt_embeds
+        if embeds is None:
+            return
+        if not self._takes_embeds:
+            raise UnsupportedError("this engine takes no prompt_embeds", param="prompt_embeds")
+        if (
+            embeds.num_tokens != len(request.prompt_token_ids)
+            or len(embeds.data) != embeds.num_tokens * embeds.width * FLOAT_BYTES
+        ):
+            raise ValidationError(
+                f"prompt_embeds are said to be [{embeds.num_tokens}, {embeds.width}], "
+                f"for {len(request.prompt_token_ids)} tokens, but have {len(embeds.data)} bytes",
+                param="prompt_embeds",
+            )
+        if request.sampling_params.prompt_logprobs is not None:
+            raise ValidationError(
+                "prompt_logprobs: a prompt of embeddings has no tokens to score",
+                param="prompt_logprobs",
+            )
 
     def _check_ids(self, name: str, token_ids: Iterable[int]) -> None:
         """Raise unless all are ids of the vocabulary. A few passes at C speed."""

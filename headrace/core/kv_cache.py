@@ -5,11 +5,13 @@ Bookkeeping only: the memory itself belongs to the worker.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 
-from headrace.core.block_hash import BlockHashChain
+from headrace.core.block_hash import BlockHashChain, ExtraValue
 from headrace.core.block_pool import BlockPool
 from headrace.core.request import Request
+from headrace.inputs import PromptEmbeds
 
 
 def max_tokens_that_fit(num_blocks: int, block_size: int) -> int:
@@ -28,11 +30,19 @@ class KVCacheManager:
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
 
-    def make_chain(self, cache_salt: str | None) -> BlockHashChain | None:
-        """The digests of a new request; None without prefix caching."""
+    def make_chain(
+        self, cache_salt: str | None, embeds: PromptEmbeds | None = None
+    ) -> BlockHashChain | None:
+        """The digests of a new request; None without prefix caching.
+
+        A prompt of embeddings shares blocks only with one whose embeddings are all the same.
+        """
         if not self.enable_prefix_caching:
             return None
-        return BlockHashChain(self.block_size, {"cache_salt": cache_salt})
+        keys: dict[str, ExtraValue] = {"cache_salt": cache_salt}
+        if embeds is not None:
+            keys["prompt_embeds"] = hashlib.sha256(embeds.data).digest()
+        return BlockHashChain(self.block_size, keys)
 
     def find_prefix(self, request: Request) -> list[int]:
         """The blocks that hold the longest cached prefix of a waiting request.

@@ -49,8 +49,8 @@ class Request:
         "has_answered", "is_watched", "last_token_at", "max_num_tokens", "min_tokens",
         "num_accepted_tokens", "num_cached_tokens", "num_computed_tokens", "num_draft_tokens",
         "num_preemptions", "num_prefill_tokens", "num_prompt_tokens", "num_registered_blocks",
-        "order", "params", "prompt_logprobs", "queued_at", "repetition", "request_id",
-        "scheduled_at", "seed", "skips_prefix_cache", "starts_by", "status",
+        "order", "params", "prompt_embeds", "prompt_logprobs", "queued_at", "repetition",
+        "request_id", "scheduled_at", "seed", "skips_prefix_cache", "starts_by", "status",
         "stop_token_ids", "token_ids",
     )  # fmt: skip
 
@@ -74,6 +74,7 @@ class Request:
         self.max_num_tokens = longest_length(source, max_model_len)
         """The request ends when it has this many tokens."""
         self.params = params
+        self.prompt_embeds = source.prompt_embeds
         self.min_tokens = params.min_tokens
         self.is_watched = source.is_watched
         wanted = params.repetition_detection
@@ -155,6 +156,7 @@ class Request:
             block_ids=self.block_ids.copy(),
             num_computed_tokens=self.num_computed_tokens,
             grammar=self.grammar,
+            prompt_embeds=self.prompt_embeds,
         )
 
     def to_output(

@@ -79,7 +79,7 @@ class RequestMaker:
             seed=drawn_seed if given is None else given,
             order=(*rank, self._num_made),
             queued_at=self._now(),
-            chain=cache.make_chain(source.cache_salt),
+            chain=cache.make_chain(source.cache_salt, source.prompt_embeds),
             age=age,
             drafter=None if self._speculator is None else self._speculator.make_drafter(),
         )

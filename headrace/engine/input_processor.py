@@ -19,6 +19,7 @@ from headrace.logits_processor import load_logits_processors
 from headrace.messages.requests import EngineCoreRequest
 from headrace.messages.startup import EngineReady
 from headrace.sampling_params import RequestOutputKind, SamplingParams
+from headrace.text.prompt_embeds import check_takes_embeds
 from headrace.text.tokenizer import Tokenizer
 
 MAX_BAD_WORD_SEQUENCES = 128
@@ -85,6 +86,7 @@ class InputProcessor:
         self._check_params(params)
         self._check_priority(priority)
         self._check_prompt(prompt)
+        self._check_embeds(prompt, params)
         max_tokens = self._max_tokens(len(prompt.prompt_token_ids), params)
         eos, stop_token_ids = self._stop_token_ids(params, has_grammar=grammar is not None)
         return EngineCoreRequest(
@@ -98,6 +100,7 @@ class InputProcessor:
             cache_salt=prompt.cache_salt,
             is_watched=params.output_kind is not RequestOutputKind.FINAL_ONLY or bool(params.stop),
             grammar=grammar,
+            prompt_embeds=prompt.prompt_embeds,
         )
 
     def _next_suffix(self) -> int:
@@ -191,6 +194,24 @@ class InputProcessor:
         if salt is not None and (not isinstance(salt, str) or not salt):
             raise ValidationError(
                 "cache_salt must be a non-empty string", param="cache_salt", value=salt
+            )
+
+    def _check_embeds(self, prompt: EngineInput, params: SamplingParams) -> None:
+        """Refuse what needs the tokens that a prompt of embeddings has not."""
+        if prompt.prompt_embeds is None:
+            return
+        check_takes_embeds(self._model)
+        if len(prompt.prompt_token_ids) != prompt.prompt_embeds.num_tokens:
+            raise ValidationError(
+                "prompt_embeds cannot be cut to a number of tokens: give as many rows as shall "
+                "be kept",
+                param="prompt_embeds",
+            )
+        if params.prompt_logprobs is not None:
+            raise ValidationError(
+                "prompt_logprobs is not possible with prompt_embeds: such a prompt has no tokens "
+                "to score",
+                param="prompt_logprobs",
             )
 
     # What is filled in

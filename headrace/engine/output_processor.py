@@ -108,7 +108,7 @@ class OutputProcessor:
             return None
         return IncrementalDetokenizer(
             self._tokenizer,
-            prompt_token_ids=prompt.prompt_token_ids,
+            prompt_token_ids=prompt.prompt_token_ids if prompt.prompt_embeds is None else [],
             stop=list(params.stop or ()),
             include_stop_str_in_output=params.include_stop_str_in_output,
             skip_special_tokens=params.skip_special_tokens,

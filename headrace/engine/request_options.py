@@ -132,7 +132,9 @@ def take_core_request(
         logger.warning_once(
             "a request of the core was given under another id than its own; its own wins"
         )
-    rendered = EngineInput(prompt.prompt_token_ids, cache_salt=prompt.cache_salt)
+    rendered = EngineInput(
+        prompt.prompt_token_ids, cache_salt=prompt.cache_salt, prompt_embeds=prompt.prompt_embeds
+    )
     return prompt.request_id, rendered
 
 

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from typing import TypeAlias
 
 from headrace.engine.client import RequestOutputStream
-from headrace.errors import ValidationError
+from headrace.errors import UnsupportedError, ValidationError
 from headrace.inputs import EngineInput, StreamingInput
 from headrace.outputs import CompletionOutput, RequestOutput
 from headrace.sampling_params import RequestOutputKind, SamplingParams
@@ -65,6 +65,11 @@ async def stream_pieces(
             own = own.clone()
             own.output_kind = params.output_kind
             rendered = await render(piece.prompt)
+            if rendered.prompt_embeds is not None:
+                raise UnsupportedError(
+                    "prompt_embeds are not possible when the prompt comes in pieces",
+                    param="prompt_embeds",
+                )
             context += rendered.prompt_token_ids
             whole = EngineInput(list(context), cache_salt=rendered.cache_salt)
             stream = await start(whole, own)

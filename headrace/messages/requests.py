@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from headrace.inputs import PromptEmbeds
 from headrace.sampling_params import SamplingParams
 
 
@@ -38,6 +39,8 @@ class EngineCoreRequest(
     with a delay, many at once, except the first and the last."""
     grammar: str | None = None
     """What the text must follow; checked. The core must have been given the `Vocabulary` before."""
+    prompt_embeds: PromptEmbeds | None = None
+    """What the prompt is, in place of its token ids, which are zeros then."""
 
 
 class Vocabulary(

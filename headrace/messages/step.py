@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from headrace.inputs import PromptEmbeds
 from headrace.messages.outputs import TokenLogprobs
 from headrace.sampling_params import SamplingParams
 
@@ -24,6 +25,8 @@ class NewRequest(msgspec.Struct, frozen=True):
     num_computed_tokens: int
     grammar: str | None = None
     """What the tokens generated must follow."""
+    prompt_embeds: PromptEmbeds | None = None
+    """Stand in place of the prompt's tokens, which are zeros then."""
 
 
 class CachedRequest(msgspec.Struct, frozen=True):

@@ -15,9 +15,10 @@ from headrace.errors import UnsupportedError, ValidationError, shown
 from headrace.inputs import EngineInput, PromptType
 from headrace.text.chat_template import ChatTemplates
 from headrace.text.messages import check_json, normalise_messages
+from headrace.text.prompt_embeds import check_takes_embeds, read_embeds
 from headrace.text.tokenizer import Tokenizer, check_utf8
 
-PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "cache_salt"})
+PROMPT_KEYS = frozenset({"prompt", "prompt_token_ids", "prompt_embeds", "cache_salt"})
 RESERVED_VARIABLES = frozenset(
     {"messages", "tools", "add_generation_prompt", "continue_final_message", "chat_template",
      "tokenize", "bos_token", "eos_token", "pad_token", "unk_token", "raise_exception",
@@ -162,10 +163,13 @@ class Renderer:
     def _from_mapping(
         self, prompt: Mapping[str, Any], add_special_tokens: bool, limit_length: bool
     ) -> EngineInput:
-        if "encoder_prompt" in prompt:
-            raise UnsupportedError(
-                "encoder_prompt: this model has a decoder only", param="encoder_prompt"
-            )
+        for key in ("encoder_prompt", "decoder_prompt"):
+            if key in prompt:
+                raise UnsupportedError(
+                    f"{key}: this model has a decoder only; give its prompt as prompt or "
+                    "prompt_token_ids",
+                    param=key,
+                )
         for key in prompt:
             if key not in PROMPT_KEYS and prompt[key] is not None:
                 raise UnsupportedError(f"prompts with {key!r} are not supported", param="prompt")
@@ -174,6 +178,16 @@ class Renderer:
         if text is not None and not isinstance(text, str):
             raise ValidationError("prompt must be a string", param="prompt")
         check_utf8(text or "", "prompt")
+        embeds = prompt.get("prompt_embeds")
+        if embeds is not None:
+            check_takes_embeds(self.model_config)
+            if ids is not None:
+                raise ValidationError(
+                    "a prompt is either prompt_token_ids or prompt_embeds, not both",
+                    param="prompt_embeds",
+                )
+            rows = read_embeds(embeds, self.model_config)
+            return EngineInput([0] * rows.num_tokens, text, salt, rows)
         if ids is not None:
             if not isinstance(ids, (list, tuple)):
                 raise ValidationError(
@@ -182,7 +196,9 @@ class Renderer:
             checked = self._check_ids(ids, "prompt_token_ids")
             return EngineInput(checked, prompt=text, cache_salt=salt)
         if text is None:
-            raise ValidationError("a prompt needs prompt or prompt_token_ids", param="prompt")
+            raise ValidationError(
+                "a prompt needs prompt or prompt_token_ids (or prompt_embeds)", param="prompt"
+            )
         return self._from_text(text, salt, add_special_tokens, limit_length)
 
     def _from_text(

@@ -10,9 +10,10 @@ from headrace._native import StepBatch
 from headrace.errors import ValidationError
 from headrace.logits_processor import LogitsProcessor, RowProcessor
 from headrace.messages.step import NewRequest, SchedulerOutput
-from headrace.ops.ops import I32, StepInputs
+from headrace.ops.ops import F32, I32, StepInputs
 from headrace.sampling_params import SamplingParams
 from headrace.worker.grammar_masks import Grammars
+from headrace.worker.prompt_embeds import take_embeds, with_given
 from headrace.worker.sampling_state import SamplingState
 
 _NO_DRAFT: list[int] = []
@@ -29,6 +30,8 @@ class RequestRow:
     sampling: SamplingState
     grammar: Any = None
     """Its `structured.compiler.GrammarState`, if it has a grammar."""
+    embeds: F32 | None = None
+    """Rows in place of the prompt's tokens [num_prompt_tokens, H]."""
 
 
 @dataclass(slots=True)
@@ -59,6 +62,7 @@ class InputBatch:
         max_num_tokens: int,
         block_size: int,
         vocab_size: int,
+        hidden_size: int = 0,
         logits_processors: Sequence[LogitsProcessor] = (),
         grammars: Grammars | None = None,
     ) -> None:
@@ -66,6 +70,9 @@ class InputBatch:
         self.grammars = grammars
         self.num_grammars = 0
         """Requests here that follow a grammar."""
+        self._hidden_size = hidden_size
+        self._num_with_embeds = 0
+        """Rows that have embeddings: steps of others do not look for any."""
         self.vocab_size = vocab_size
         self.rows: dict[str, RequestRow] = {}
         self._batch = StepBatch(max_num_seqs, max_model_len, block_size, max_num_tokens)
@@ -109,6 +116,7 @@ class InputBatch:
         if request is not None:
             self._free_rows.append(request.row)
             self.num_grammars -= request.grammar is not None
+            self._num_with_embeds -= request.embeds is not None
 
     def append_token(self, request: RequestRow, token_id: int) -> None:
         """Note a token that was sampled for a request."""
@@ -136,6 +144,8 @@ class InputBatch:
             inputs = self._inputs = self._slice(num_tokens, num_seqs)
         if len(self._logits_rows) != num_samples:
             self._logits_rows = self._batch.logits_rows[:num_samples]
+        if self._num_with_embeds:
+            inputs = with_given(inputs, requests)
         sampling = requests if num_samples == num_seqs else [requests[i] for i in samples]
         return PreparedStep(inputs, requests, sampling, self._logits_rows, self._drafts)
 
@@ -154,11 +164,12 @@ class InputBatch:
 
     def _add(self, new: NewRequest) -> None:
         params = new.sampling_params
+        embeds = take_embeds(new, self._hidden_size)
         sampling = SamplingState(
             params,
             seed=new.seed,
             stop_token_ids=new.stop_token_ids,
-            prompt_token_ids=new.token_ids[: new.num_prompt_tokens],
+            prompt_token_ids=new.token_ids[: new.num_prompt_tokens] if embeds is None else (),
             output_token_ids=new.token_ids[new.num_prompt_tokens :],
             vocab_size=self.vocab_size,
             processors=self._processors(params),
@@ -166,8 +177,10 @@ class InputBatch:
         grammar = self._start_grammar(new)
         row = self._free_rows.pop()
         self._batch.set(row, new.token_ids, new.block_ids, new.num_computed_tokens)
+        self._num_with_embeds += embeds is not None
         self.rows[new.request_id] = RequestRow(
-            new.request_id, row, new.num_prompt_tokens, params.prompt_logprobs, sampling, grammar
+            new.request_id, row, new.num_prompt_tokens, params.prompt_logprobs, sampling, grammar,
+            embeds,
         )
         self.num_grammars += grammar is not None
 

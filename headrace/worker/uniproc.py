@@ -89,6 +89,7 @@ class UniProcExecutor:
             max_num_tokens=scheduler.max_num_batched_tokens,
             block_size=plan.block_size,
             vocab_size=model.vocab_size,
+            hidden_size=model.hidden_size,
             logits_processors=processors,
             grammars=self._grammars,
         )

@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from headrace.config.engine import SchedulerConfig
 from headrace.engine.input_processor import InputProcessor, check_types
-from headrace.errors import ValidationError
-from headrace.inputs import EngineInput
+from headrace.errors import UnsupportedError, ValidationError
+from headrace.inputs import EngineInput, PromptEmbeds
 from headrace.messages.requests import EngineCoreRequest
 from headrace.messages.startup import EngineReady
 from headrace.sampling_params import RequestOutputKind, SamplingParams
@@ -51,6 +52,24 @@ def test_process_value_the_model_forbids_is_refused_by_name(
     with pytest.raises(ValidationError) as caught:
         _process(_processor(), **params)
     assert caught.value.param == name
+
+
+def test_process_embeddings_are_not_cut_scored_or_taken_unasked() -> None:
+    embeds = PromptEmbeds(2, 1, bytes(8))
+    whole = EngineInput([0, 0], prompt_embeds=embeds)
+    cut = EngineInput([0], prompt_embeds=embeds)
+    with pytest.raises(UnsupportedError, match="--enable-prompt-embeds"):
+        _processor().process("a", whole, SamplingParams())
+    processor = _processor()
+    processor._model = msgspec.structs.replace(processor._model, enable_prompt_embeds=True)
+    assert processor.process("a", whole, SamplingParams()).prompt_embeds == embeds
+    for prompt, params, name in (
+        (cut, SamplingParams(), "prompt_embeds"),
+        (whole, SamplingParams(prompt_logprobs=0), "prompt_logprobs"),
+    ):
+        with pytest.raises(ValidationError) as caught:
+            processor.process("a", prompt, params)
+        assert caught.value.param == name
 
 
 @pytest.mark.parametrize(
