@@ -23,7 +23,7 @@ from headrace.server.params import (
     priority_of,
     sampling_params,
 )
-from headrace.server.prompts import parse_prompts, render_prompts, text_of, tokenizer_of
+from headrace.server.prompts import completion_prompts, render_prompts, text_of, tokenizer_of
 from headrace.server.protocol.completions import (
     Completion,
     CompletionChoice,
@@ -101,7 +101,7 @@ async def plan_completion(
     """
     settings, engine = state.settings, state.engine
     model = state.model_name(body.model)
-    raw = parse_prompts(body.prompt, settings.max_prompts)
+    raw = completion_prompts(body, engine.config.model, settings.max_prompts)
     num_choices = check_request(body, settings, num_prompts=len(raw))
     priority = priority_of(request, body, engine.config)
     stem = request_id_stem(request, body.request_id)

@@ -4,27 +4,54 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from types import NoneType
 from typing import Any, TypeAlias, cast
 
 import msgspec
 
+from headrace.config.engine import ModelConfig
 from headrace.engine.client import EngineClient
 from headrace.errors import UnsupportedError, ValidationError
 from headrace.inputs import ChatMessage, EngineInput
+from headrace.server.embeds import EncodedEmbeds, decode_embeds, parse_embeds
 from headrace.server.protocol.chat import ChatRequest
 from headrace.server.protocol.common import GenerationRequest
+from headrace.server.protocol.completions import CompletionRequest
 from headrace.server.protocol.tokenize import TokenizeRequest
 from headrace.server.settings import ServerSettings
+from headrace.text.prompt_embeds import check_takes_embeds
 from headrace.text.tokenizer import Tokenizer
 
-RawPrompt: TypeAlias = str | list[int]
+RawPrompt: TypeAlias = str | list[int] | EncodedEmbeds
 MAX_TOKEN_ID = 2**31
 THREAD_FROM = 4096
 """Characters from which on rendering leaves the event loop."""
 
 
+def completion_prompts(
+    body: CompletionRequest, model: ModelConfig, max_prompts: int
+) -> list[RawPrompt]:
+    """The prompts of a completion request: those of embeddings, then the others.
+
+    Raises:
+        ValidationError: a prompt that cannot be one, or no prompt, or more than allowed.
+        UnsupportedError: embeddings on an engine that takes none, or to be echoed.
+    """
+    if body.prompt_embeds is None:
+        return parse_prompts(body.prompt, max_prompts)
+    check_takes_embeds(model)
+    if body.echo:
+        raise UnsupportedError(
+            "echo is not possible with prompt_embeds: such a prompt has no text", param="echo"
+        )
+    found: list[RawPrompt] = list(parse_embeds(body.prompt_embeds, max_prompts))
+    if not body.prompt and isinstance(body.prompt, (str, list, NoneType)):
+        return found  # clients that must send a prompt send an empty one
+    return found + parse_prompts(body.prompt, max_prompts - len(found))
+
+
 def parse_prompts(value: object, max_prompts: int) -> list[RawPrompt]:
-    """The prompts of a completion request: a text, token ids, or a list of either.
+    """A text, token ids, or a list of either, as prompts.
 
     Raises:
         ValidationError: another shape, an empty prompt, an element that is no token id, or more
@@ -98,13 +125,17 @@ async def render_prompts(
     """
 
     def render() -> list[EngineInput]:
-        rendered = [
-            engine.renderer.render_prompt(prompt, add_special_tokens=special) for prompt in prompts
-        ]
+        rendered = [_render(engine, prompt, special) for prompt in prompts]
         return [_finish(one, body, engine) for one in rendered]
 
     size = sum(len(prompt) for prompt in prompts)
     return await asyncio.to_thread(render) if size >= THREAD_FROM else render()
+
+
+def _render(engine: EngineClient, prompt: RawPrompt, special: bool) -> EngineInput:
+    if not isinstance(prompt, EncodedEmbeds):
+        return engine.renderer.render_prompt(prompt, add_special_tokens=special)
+    return engine.renderer.render_prompt({"prompt_embeds": decode_embeds(prompt)})
 
 
 async def render_chat(

@@ -206,7 +206,7 @@ async def test_refused_before_the_first_byte_streamed_or_not(
     assert not engine.live
 
 
-@pytest.mark.parametrize("field", ["suffix", "best_of", "prompt_embeds"])
+@pytest.mark.parametrize("field", ["suffix", "best_of"])
 async def test_known_field_without_implementation_is_a_501(
     client: httpx.AsyncClient, field: str
 ) -> None:

@@ -12,13 +12,15 @@ from headrace.server.protocol.common import REFUSED, GenerationRequest, Usage
 
 
 class CompletionRequest(GenerationRequest):
-    """The body of a request. `prompt` is a text, a list of token ids, or a list of these."""
+    """The body of a request. `prompt` is a text, a list of token ids, or a list of these;
+    `prompt_embeds` is base64 (see server/embeds.py), or a list of it."""
 
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **REFUSED, "suffix": (), "best_of": (1,), "prompt_embeds": (),
+        **REFUSED, "suffix": (), "best_of": (1,),
     }  # fmt: skip
 
     prompt: Any = None
+    prompt_embeds: Any = None
     max_tokens: int | None = None
     echo: bool | None = None
     logprobs: int | None = None
