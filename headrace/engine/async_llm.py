@@ -275,10 +275,12 @@ class AsyncLLM(AsyncControlVerbs):
             self._client.abort_requests(ended)
 
     async def _render(self, prompt: Any, how: Tokenization) -> EngineInput:
-        """Tokenise; a long text beside the event loop."""
-        text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+        """Tokenise; a long text, or embeddings, beside the event loop."""
+        text, embeds = prompt, None
+        if isinstance(prompt, Mapping):
+            text, embeds = prompt.get("prompt"), prompt.get("prompt_embeds")
         render = partial(how.render, self.renderer, prompt, self.max_model_len)
-        if not isinstance(text, str) or len(text) <= INLINE_CHARACTERS:
+        if embeds is None and (not isinstance(text, str) or len(text) <= INLINE_CHARACTERS):
             return render()
         return await asyncio.get_running_loop().run_in_executor(self._tokenizing, render)
 
