@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.config.engine import EngineConfig
+from headrace.messages.requests import Vocabulary
 from headrace.messages.step import ModelRunnerOutput, SchedulerOutput
 from headrace.worker.executor import OnStage, make_executor
 
@@ -89,6 +90,14 @@ class Witness:
     def call_model(self, function: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """See Executor."""
         return self._executor.call_model(function, args, kwargs)
+
+    def set_vocabulary(self, vocabulary: Vocabulary) -> None:
+        """See Executor."""
+        self._executor.set_vocabulary(vocabulary)
+
+    def prepare_grammar(self, grammar: str) -> None:
+        """See Executor."""
+        self._executor.prepare_grammar(grammar)
 
     def shutdown(self) -> None:
         """See Executor."""

@@ -179,9 +179,9 @@ class InputBatch:
         self._batch.set(row, new.token_ids, new.block_ids, new.num_computed_tokens)
         self._num_with_embeds += embeds is not None
         self.rows[new.request_id] = RequestRow(
-            new.request_id, row, new.num_prompt_tokens, params.prompt_logprobs, sampling, grammar,
-            embeds,
-        )
+            new.request_id, row, new.num_prompt_tokens, params.prompt_logprobs, sampling,
+            grammar, embeds,
+        )  # fmt: skip
         self.num_grammars += grammar is not None
 
     def _start_grammar(self, new: NewRequest) -> Any:

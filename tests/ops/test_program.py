@@ -185,7 +185,7 @@ def test_arrays_of_another_type_or_layout_are_refused() -> None:
     table = native.prepare_table(_tensor(16, 8))
     executable = _compile(native, lambda: native.embedding(table), 8)
     for wrong in (np.zeros(2, np.int64), np.zeros(4, np.int32)[::2]):
-        with pytest.raises(TypeError, match="int32 .*C-contiguous"):
+        with pytest.raises(TypeError, match=r"int32 .*C-contiguous"):
             executable.forward(replace(plain_step(2), input_ids=wrong))
 
 

@@ -140,8 +140,8 @@ def test_an_answer_that_fails_is_told_with_its_reason(
 ) -> None:
     run_sample = ModelRunner._sample
 
-    def faulty(self: ModelRunner, step: Any, output: Any) -> None:
-        run_sample(self, step, output)
+    def faulty(self: ModelRunner, step: Any, masks: Any, output: Any) -> None:
+        run_sample(self, step, masks, output)
         if len(step.requests) == 32:
             output.errors[step.requests[2].request_id] = "no numbers"
 

@@ -34,7 +34,8 @@ def new(
 ) -> NewRequest:
     tokens = [0 if given else 7] * num_prompt_tokens
     return NewRequest(request_id, [*tokens, *answer], num_prompt_tokens,
-                      params or SamplingParams(), [], 1, [0, 1, 2, 3], computed, given)  # fmt: skip
+                      params or SamplingParams(), [], 1, [0, 1, 2, 3], computed,
+                      prompt_embeds=given)  # fmt: skip
 
 
 class Rig:
