@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from runner_protocol import Limits, serve
@@ -10,13 +12,8 @@ import headrace
 from headrace.llm import LLM
 from headrace.sampling_params import SamplingParams
 
-PARAGRAPH = (
-    "Rain had fallen on the valley for most of the week, and the river, which in summer a child "
-    "could cross on stones, now carried branches and the planks of somebody's fence. The miller "
-    "opened both gates, walked the length of the weir with a lamp, and counted how many of the "
-    "old boards had begun to lift. By morning the water stood a hand below the step. He made "
-    "tea, wrote the height in the book his father had kept, and went to wake the others."
-)
+EXPECTED = Path(__file__).parents[2] / "tests" / "fixtures" / "expected.json"
+"""Has the paragraph that the tests score, too."""
 
 
 class HeadraceEngine:
@@ -46,9 +43,12 @@ class HeadraceEngine:
         return [len(output.outputs[0].token_ids) for output in outputs]
 
     def _log_likelihood(self) -> float:
-        """Of a fixed paragraph's tokens after the first: what a coarser number format costs."""
+        """Of the reference paragraph's tokens after the first: what a coarser format costs."""
+        paragraph = json.loads(EXPECTED.read_text(encoding="utf-8"))["smollm2-135m-instruct"][
+            "paragraph"
+        ]
         params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
-        output = self._llm.generate(PARAGRAPH, params, use_tqdm=False)[0]
+        output = self._llm.generate(paragraph["text"], params, use_tqdm=False)[0]
         assert output.prompt_logprobs is not None
         tokens = zip(output.prompt_token_ids, output.prompt_logprobs, strict=True)
         return sum(found[token].logprob for token, found in tokens if found is not None)
