@@ -146,6 +146,7 @@ def _serve(core: EngineCore, receiver: Receiver, sender: Sender) -> int:
         return 1
     finally:
         core.shutdown()
+        gc.unfreeze()  # so that the interpreter can clear all of it away
     return TERMINATED_STATUS if loop.was_terminated else 0
 
 

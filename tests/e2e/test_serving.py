@@ -282,6 +282,7 @@ def test_a_plain_signal_ends_the_server_with_status_0(
     assert server.process.wait(20) == 0
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive
+    assert server.text().splitlines()[-1].endswith("running requests get 30 s"), "a clean end"
 
 
 def test_two_servers_started_at_once_both_answer(start_server: Callable[..., Server]) -> None:
