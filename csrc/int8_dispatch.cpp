@@ -25,7 +25,7 @@ bool has_amx_int8() {
 #endif
 
 const Int8Kernels& int8_kernels_beside(const Kernels& kernels) {
-  const std::string_view name = kernels.name;
+  [[maybe_unused]] const std::string_view name = kernels.name;
 #if defined(HEADRACE_EMULATE_ISA)
   if (name == "amx_emulated") return kInt8AmxEmulated;
   if (name == "avx512_emulated") return kInt8Avx512VnniEmulated;
