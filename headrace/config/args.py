@@ -230,7 +230,7 @@ class EngineArgs(ForeignArgs):
         64, "Levels of lists and objects a schema may have.", group="Structured output"
     )
     structured_outputs_timeout: float = option(
-        5.0,
+        1.5,
         "Seconds it may take to check and compile a schema, pattern or grammar; the process that "
         "does it is ended then, and the request refused.",
         group="Structured output",

@@ -163,7 +163,9 @@ class GrammarChecker:
         self._process.end()
         self._process = None
         limit = f"{self._config.compile_timeout:g} seconds (--structured-outputs-timeout)"
-        why = f"takes longer than {limit}" if was_alive else "takes more memory than is allowed"
+        why = f"takes longer than {limit}"
+        if not was_alive:
+            why = "takes more memory or deeper nesting than is allowed; ask for less at once"
         logger.warning("a grammar was refused: to compile it %s", why)
         return GrammarAnswer(None, f"to compile it {why}", None)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Sequence
 
@@ -24,12 +25,19 @@ MAX_GRAMMARS = 128
 """Compiled grammars kept for later requests."""
 MAX_THREADS = 8
 MAX_ERROR = 300
+MAX_ERROR_LINE = 80
 _STOPS = {
     "NoExtensionBias": "the grammar allows no text",
     "NoExtension": "the grammar allows no text",
     "LexerTooComplex": "the grammar is too complex",
     "ParserTooComplex": "the grammar is too complex",
 }
+_TOO_COMPLEX = (
+    "too many expressions", "lexer precomputation failed", "initial lexer configuration",
+    "Current row has", "too many lexer states", "grammar size",
+)  # fmt: skip
+TRIED_TOKENS = 24
+TRIED_SECONDS = 0.25
 _SOURCE_LINE = re.compile(r"\s*\d+ \| ")
 _PLACE = re.compile(r"^(?:at )?\d+\(\d+\): ")
 
@@ -70,7 +78,7 @@ class GrammarCompiler:
         self._tokenizer = _make_tokenizer(vocabulary, vocab_size)
         # In the library's units: about 20 ms of work per mask, and 50 MB per grammar.
         self._limits = LLParserLimits(
-            max_items_in_row=1500,
+            max_items_in_row=6000,
             initial_lexer_fuel=1_000_000,
             step_lexer_fuel=200_000,
             step_max_items=50_000,
@@ -90,6 +98,24 @@ class GrammarCompiler:
             ValidationError: it is none, is over a limit, or allows no text.
         """
         self._find(grammar)
+
+    def try_out(self, grammar: str) -> None:
+        """Compile a grammar and follow it for some tokens: some are too complex only then.
+
+        Raises: as `compile`.
+        """
+        state = self.start(grammar)
+        masks = np.zeros((1, self.mask_words), np.uint32)
+        rng = np.random.default_rng(0)
+        until = time.monotonic() + TRIED_SECONDS
+        for _ in range(TRIED_TOKENS):
+            self.fill([state], masks)
+            if state.error is not None:
+                raise ValidationError(state.error)
+            allowed = np.flatnonzero(np.unpackbits(masks.view(np.uint8)[0], bitorder="little"))
+            state.accept(int(rng.choice(allowed)))
+            if state.is_ended or time.monotonic() > until:
+                return
 
     def start(self, grammar: str, token_ids: Sequence[int] = ()) -> GrammarState:
         """The state of a request with this grammar that has generated these tokens.
@@ -169,10 +195,18 @@ def _short(error: str) -> str:
     """The first lines of an error, without the source of the library."""
     error = error.replace("<non-verbose/>", "").strip()
     error = _STOPS.get(error, error)
+    if any(sign in error for sign in _TOO_COMPLEX):
+        return _STOPS["LexerTooComplex"]
     lines: list[str] = []
     for line in error.splitlines():
         if _SOURCE_LINE.match(line):
             break
-        lines.append(line.strip())
+        lines.append(_cut(line.strip()))
     text = _PLACE.sub("", " ".join(line for line in lines if line))
     return text[:MAX_ERROR] or "the grammar cannot be followed"
+
+
+def _cut(line: str) -> str:
+    """A line without the middle, where it is long: it repeats what was asked for."""
+    half = MAX_ERROR_LINE // 2
+    return line if len(line) <= MAX_ERROR_LINE else f"{line[:half]} ... {line[-half:]}"

@@ -6,9 +6,10 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 from headrace.errors import ValidationError, shown
+from headrace.structured.patterns import without_nul
 
 ANNOTATIONS = frozenset({
     "$comment", "$schema", "title", "description", "default", "example", "examples", "deprecated",
@@ -21,6 +22,8 @@ OPTIONS_KEY = "x-guidance"
 MAX_COUNT = 2**31 - 1
 MAX_EXACT = 2**53
 """Bounds beyond this are rounded where they are compiled, so they could not be kept exactly."""
+LEAST = 1e-30
+"""Stands for 0 as a bound that is left out: 0 itself would be let in beside some other bounds."""
 MAX_MULTIPLE = 10_000
 """A multipleOf of n digits' worth needs as many states; larger ones take seconds to compile."""
 MAX_PROPERTIES = 1000
@@ -110,9 +113,10 @@ class SchemaCleaner:
 
     def _patterns(self, value: object, path: str, around: Mapping[str, Any]) -> Any:
         named = self._named(value, path, around)
-        for key in named:
-            self._pattern(key, f"{path}/{_escaped(key)}", around)
-        return named
+        return {
+            self._pattern(key, f"{path}/{_escaped(key)}", around): schema
+            for key, schema in named.items()
+        }
 
     def _type(self, value: object, path: str, _: Mapping[str, Any]) -> Any:
         kinds = value if isinstance(value, list) else [value]
@@ -124,9 +128,13 @@ class SchemaCleaner:
     def _reference(self, value: object, path: str, _: Mapping[str, Any]) -> Any:
         if not isinstance(value, str) or not (value == "#" or value.startswith("#/")):
             self._refuse(path, f"must point into the schema itself (#/...), got {shown(value)}")
-        if not _leads_to_schema(self._root, unquote(value[1:])):
+        pointer = unquote(value[1:])
+        if not _leads_to_schema(self._root, pointer):
             self._refuse(path, f"points to {shown(value)}, where no schema is")
-        return value
+        try:
+            return "#" + quote(pointer, safe="/~")  # names are often written as they are
+        except UnicodeEncodeError:
+            self._refuse(path, "holds a lone surrogate")
 
     def _enum(self, value: object, path: str, _: Mapping[str, Any]) -> Any:
         if not isinstance(value, list) or not value:
@@ -143,12 +151,12 @@ class SchemaCleaner:
         match value:
             case bool() | None | str():
                 pass
-            case int():
-                if not -(2**63) <= value < 2**64:
-                    self._refuse(path, "holds an integer of more than 64 bits")
-            case float():
+            case int() | float():
                 if not math.isfinite(value):
                     self._refuse(path, "holds a number that JSON cannot say")
+                if abs(value) > MAX_EXACT:
+                    self._refuse(path, "holds a number beyond +-2**53, which could not be "
+                                 f"enforced exactly: {shown(value)}")  # fmt: skip
             case list():
                 for item in value:
                     self._check_value(item, path)
@@ -181,6 +189,12 @@ class SchemaCleaner:
             self._refuse(path, f"must lie within +-2**53 to be enforced, got {shown(value)}")
         return value
 
+    def _above(self, value: object, path: str, around: Mapping[str, Any]) -> Any:
+        return self._number(value, path, around) or LEAST
+
+    def _below(self, value: object, path: str, around: Mapping[str, Any]) -> Any:
+        return self._number(value, path, around) or -LEAST
+
     def _multiple(self, value: object, path: str, around: Mapping[str, Any]) -> Any:
         number = self._number(value, path, around)
         digits = format(number, "f").rstrip("0").replace(".", "") if number > 0 else ""
@@ -197,7 +211,10 @@ class SchemaCleaner:
     def _pattern(self, value: object, path: str, _: Mapping[str, Any]) -> Any:
         if not isinstance(value, str) or "\0" in value:
             self._refuse(path, f"must be a regular expression, got {shown(value)}")
-        return value
+        try:
+            return without_nul(value)
+        except ValueError as error:
+            self._refuse(path, str(error))
 
     def _format(self, value: object, path: str, _: Mapping[str, Any]) -> Any:
         if not isinstance(value, str):
@@ -218,9 +235,9 @@ _KEYWORDS: dict[str, _Check] = {
     **dict.fromkeys(
         ("minItems", "maxItems", "minLength", "maxLength", "maxProperties"), SchemaCleaner._count
     ),
-    **dict.fromkeys(
-        ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), SchemaCleaner._number
-    ),
+    **dict.fromkeys(("minimum", "maximum"), SchemaCleaner._number),
+    "exclusiveMinimum": SchemaCleaner._above,
+    "exclusiveMaximum": SchemaCleaner._below,
     "patternProperties": SchemaCleaner._patterns,
     "type": SchemaCleaner._type,
     "$ref": SchemaCleaner._reference,

@@ -11,6 +11,8 @@ import os
 import resource
 import struct
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from io import BufferedReader
 
 import msgspec
@@ -24,6 +26,8 @@ from headrace.structured.compiler import GrammarCompiler
 
 MAX_MEMORY = 8 << 30
 """Of address space, most of which is never touched: threads reserve much."""
+STACK_BYTES = 1 << 20
+"""Half of what any thread of the core has: what nests too deep ends this process and no other."""
 _LENGTH = struct.Struct("<I")
 
 
@@ -40,13 +44,20 @@ def main() -> int:
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     limit = MAX_MEMORY if most == resource.RLIM_INFINITY else min(MAX_MEMORY, most)
     resource.setrlimit(resource.RLIMIT_AS, (limit, most))
+    threading.stack_size(STACK_BYTES)
+    with ThreadPoolExecutor(1, "checker") as pool:
+        pool.submit(serve, options.queries, options.answers).result()
+    return 0
+
+
+def serve(queries_fd: int, answers_fd: int) -> None:
+    """Answer what comes through one pipe with the other, until it ends."""
     decoder = msgspec.msgpack.Decoder(GrammarQuery)
     checker = Checker()
-    with os.fdopen(options.queries, "rb") as queries, os.fdopen(options.answers, "wb") as answers:
+    with os.fdopen(queries_fd, "rb") as queries, os.fdopen(answers_fd, "wb") as answers:
         while (frame := read_frame(queries)) is not None:
             answers.write(framed(msgspec.msgpack.encode(checker.answer(decoder.decode(frame)))))
             answers.flush()
-    return 0
 
 
 class Checker:
@@ -61,7 +72,7 @@ class Checker:
             grammar = build_grammar(query.params, query.limits)
             if self._compiler is None:
                 self._compiler = _byte_compiler(query.special_tokens)
-            self._compiler.compile(grammar)
+            self._compiler.try_out(grammar)
         except ValidationError as error:
             return GrammarAnswer(None, str(error), error.param)
         return GrammarAnswer(grammar)

@@ -81,6 +81,17 @@ def test_costly_check_ends_its_process_and_the_next_one_is_served(
     assert checker.check(asked(regex="a"))
 
 
+def test_grammar_that_nests_too_deep_for_a_thread_of_the_core_is_refused(
+    make_checker: MakeChecker,
+) -> None:
+    checker = make_checker()
+    rules = "".join(f'r{i}: "a" r{i + 1}\n' for i in range(2000))
+    with pytest.raises(ValidationError, match="deeper nesting than is allowed") as caught:
+        checker.check(asked(grammar=f'start: r0\n{rules}r2000: "b"\n'))
+    assert caught.value.param == "structured_outputs.grammar"
+    assert checker.check(asked(regex="a"))
+
+
 def test_process_that_is_killed_is_started_again(make_checker: MakeChecker) -> None:
     checker = make_checker()
     checker.check(asked(regex="a"))

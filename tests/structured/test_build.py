@@ -239,3 +239,58 @@ def test_state_from_tokens_is_the_state_after_them(compiler: GrammarCompiler) ->
     assert allowed(compiler, compiler.start(grammar, token_ids)) == allowed(compiler, grown)
     with pytest.raises(ValidationError, match="does not follow"):
         compiler.start(grammar, list(spell("[2")))
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "expected"),
+    [
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.3}, "0", "open"),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.3}, "0.1", "may end"),
+        ({"type": "number", "exclusiveMinimum": -0.0, "maximum": 0.3}, "0", "open"),
+        ({"type": "number", "exclusiveMaximum": 0, "minimum": -0.3}, "-0", "open"),
+        ({"type": "number", "exclusiveMaximum": 0, "minimum": -0.3}, "-0.25", "may end"),
+        ({"type": "integer", "exclusiveMinimum": 0, "maximum": 1}, "1", "ends"),
+        ({"type": "number", "minimum": 0, "maximum": 0.3}, "0", "may end"),
+        ({"const": 2**53}, str(2**53), "ends"),
+        ({"const": -(2**53)}, str(-(2**53)), "ends"),
+        ({"$defs": {"Größe x": {"const": 1}}, "$ref": "#/$defs/Größe x"}, "1", "ends"),
+        ({"$defs": {"Größe": {"const": 1}}, "$ref": "#/$defs/Gr%C3%B6%C3%9Fe"}, "1", "ends"),
+        ({"$defs": {"a/b%": {"const": 1}}, "$ref": "#/$defs/a~1b%25"}, "1", "ends"),
+        ({"$defs": {"a<b>": {"const": 1}}, "$ref": "#/$defs/a<b>"}, "1", "ends"),
+    ],
+)
+def test_bounds_and_names_of_schemas_are_exact(
+    compiler: GrammarCompiler, schema: dict[str, Any], text: str, expected: str
+) -> None:
+    assert fate(compiler, text, json=schema) == expected
+
+
+@pytest.mark.parametrize(
+    "value", [2**53 + 1, -(2**53) - 1, -(2**63), 2**63, -1e300, [{"a": 2**63}]]
+)
+@pytest.mark.parametrize("keyword", ["const", "enum"])
+def test_number_that_would_be_rounded_is_refused(value: object, keyword: str) -> None:
+    schema = {keyword: [value] if keyword == "enum" else value}
+    with pytest.raises(ValidationError, match=f"at #/{keyword}.* could not be enforced exactly"):
+        grammar_of(json=schema)
+
+
+def test_object_of_a_thousand_optional_properties_is_followed(compiler: GrammarCompiler) -> None:
+    names = {f"p{i}": {"type": "integer"} for i in range(1000)}
+    schema = {"type": "object", "properties": names, "additionalProperties": False}
+    assert fate(compiler, '{"p7":1,"p999":2}', json=schema) == "ends"
+
+
+def test_grammar_that_is_too_complex_behind_its_first_token_is_refused(
+    compiler: GrammarCompiler,
+) -> None:
+    grammar = grammar_of(regex="q" + "q?" * 1000 + "z")
+    compiler.compile(grammar)
+    with pytest.raises(ValidationError, match="too complex"):
+        compiler.try_out(grammar)
+
+
+def test_message_of_a_long_pattern_tells_what_is_wrong_with_it(compiler: GrammarCompiler) -> None:
+    with pytest.raises(ValidationError, match="unopened group") as caught:
+        compiler.compile(grammar_of(regex="x" * 3000 + ")"))
+    assert len(str(caught.value)) < 500
