@@ -33,7 +33,7 @@ logger = make_logger(__name__)
 
 CHECKER_MODULE = "headrace.structured.proc"
 START_SECONDS = 20.0
-"""What the first check may take longer: the process has to start."""
+"""How long the process may take to start, which counts for no check."""
 MAX_KEPT = 256
 MAX_KEPT_CHARACTERS = 1 << 16
 """Longer grammars are built anew each time."""
@@ -152,16 +152,17 @@ class GrammarChecker:
         return answer.grammar
 
     def _ask(self, query: bytes) -> GrammarAnswer:
-        timeout = self._config.compile_timeout
-        if self._process is None or not self._process.is_alive():
-            self._process = _Process()
-            timeout += START_SECONDS
-        frame = self._process.ask(query, timeout)
+        process = self._process
+        if process is None or not process.is_alive():
+            process = self._process = _Process()
+        frame = None
+        if process.wait_started(START_SECONDS):
+            frame = process.ask(query, self._config.compile_timeout)
         if frame is not None:
             return msgspec.msgpack.decode(frame, type=GrammarAnswer)
-        was_alive = self._process.is_alive()
-        self._process.end()
-        self._process = None
+        was_alive = process.is_alive()
+        process.end()
+        self._process = _Process()  # the next check need not wait for it
         limit = f"{self._config.compile_timeout:g} seconds (--structured-outputs-timeout)"
         why = f"takes longer than {limit}"
         if not was_alive:
@@ -210,11 +211,18 @@ class _Process:
             os.close(their_answers)
         os.set_blocking(self._queries, False)
         self._child = child
+        self._is_started = False
         # Runs too when nobody holds it any more, and when the interpreter ends.
         self._finalizer = weakref.finalize(self, _end, child, self._queries, self._answers)
 
     def is_alive(self) -> bool:
         return self._child.is_ours and self._child.is_alive()
+
+    def wait_started(self, timeout: float) -> bool:
+        """Whether it takes queries, which it says once."""
+        if not self._is_started:
+            self._is_started = self._answer(time.monotonic() + timeout) is not None
+        return self._is_started
 
     def ask(self, query: bytes, timeout: float) -> bytes | None:
         """The answer, or None when it did not come in time, or the process has ended."""
@@ -227,6 +235,9 @@ class _Process:
                 left = left[os.write(self._queries, left) :]
             except BrokenPipeError:
                 return None
+        return self._answer(deadline)
+
+    def _answer(self, deadline: float) -> bytes | None:
         head = self._read(_LENGTH.size, deadline)
         return None if head is None else self._read(_LENGTH.unpack(head)[0], deadline)
 

@@ -51,10 +51,12 @@ def main() -> int:
 
 
 def serve(queries_fd: int, answers_fd: int) -> None:
-    """Answer what comes through one pipe with the other, until it ends."""
+    """Say with an empty frame that it can begin; answer what comes, until the pipe ends."""
     decoder = msgspec.msgpack.Decoder(GrammarQuery)
     checker = Checker()
     with os.fdopen(queries_fd, "rb") as queries, os.fdopen(answers_fd, "wb") as answers:
+        answers.write(framed(b""))
+        answers.flush()
         while (frame := read_frame(queries)) is not None:
             answers.write(framed(msgspec.msgpack.encode(checker.answer(decoder.decode(frame)))))
             answers.flush()
