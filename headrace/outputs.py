@@ -24,6 +24,8 @@ class CompletionOutput:
     stop_reason: int | str | None = None
     """The stop string or stop token id; None for EOS or another reason."""
     error: str | None = None
+    error_param: str | None = None
+    """With an error: the field of the request that asks for what cannot be, if one does."""
 
     def finished(self) -> bool:
         """Whether this answer is complete."""

@@ -116,6 +116,7 @@ class EngineCore:
                     finish_reason=FinishReason.ERROR,
                     ledger=RequestLedger(now, now, now, now),
                     error=str(error),
+                    error_param=error.param,
                 )
             )
 

@@ -17,14 +17,14 @@ class GrammarQueue:
 
     Args:
         compile_grammar: may be called from any thread.
-        on_ready: called in the other thread with the request's id and what is wrong with its
-            grammar, if anything.
+        on_ready: called in the other thread with the request's id, what is wrong with its grammar,
+            if anything, and the field that is at fault, if one is.
     """
 
     def __init__(
         self,
         compile_grammar: Callable[[str], None],
-        on_ready: Callable[[str, str | None], None],
+        on_ready: Callable[[str, str | None, str | None], None],
     ) -> None:
         self._compile_grammar = compile_grammar
         self._on_ready = on_ready
@@ -53,13 +53,13 @@ class GrammarQueue:
         return list(self._held)
 
     def _compile(self, request: EngineCoreRequest) -> None:
-        error = None
+        error = param = None
         if request.request_id in self._held and request.grammar is not None:
             try:
                 self._compile_grammar(request.grammar)
             except ValidationError as fault:
-                error = f"structured_outputs: {fault}"
-            except Exception:
+                error, param = f"structured_outputs: {fault}", "structured_outputs"
+            except BaseException:  # the library's own panics are no Exceptions
                 logger.exception("the grammar of request %s failed", request.request_id)
                 error = "the grammar of this request could not be compiled; see the engine's log"
-        self._on_ready(request.request_id, error)
+        self._on_ready(request.request_id, error, param)

@@ -62,6 +62,7 @@ class _Compiled:
 
     request_id: str
     error: str | None
+    error_param: str | None
 
 
 _Letter: TypeAlias = CoreInput | _Unreadable | _Fault | _Compiled
@@ -82,7 +83,7 @@ class CoreLoop:
         self._inbox: SimpleQueue[_Letter] = SimpleQueue()
         self._outbox = Outbox(sender, lambda error: self._inbox.put(_Fault(error)))
         self._grammars = GrammarQueue(
-            core.prepare_grammar, lambda ready, error: self._inbox.put(_Compiled(ready, error))
+            core.prepare_grammar, lambda *ready: self._inbox.put(_Compiled(*ready))
         )
         self._deadline: float | None = None
         """When the core ends even with live requests; None until it is told to end."""
@@ -190,7 +191,7 @@ class CoreLoop:
         if held is None:
             return
         if letter.error is not None:
-            self._answer(letter.request_id, FinishReason.ERROR, letter.error)
+            self._answer(letter.request_id, FinishReason.ERROR, letter.error, letter.error_param)
         else:
             self._add_to_core(*held)
 
@@ -247,9 +248,17 @@ class CoreLoop:
         self._core.abort_requests(self._core.live_request_ids())
         self._outbox.put(self._core.idle_outputs())
 
-    def _answer(self, request_id: str, reason: FinishReason, error: str | None = None) -> None:
+    def _answer(
+        self,
+        request_id: str,
+        reason: FinishReason,
+        error: str | None = None,
+        error_param: str | None = None,
+    ) -> None:
         """End a request that the core does not know, or not any more."""
-        output = EngineCoreOutput(request_id, [], finish_reason=reason, error=error)
+        output = EngineCoreOutput(
+            request_id, [], finish_reason=reason, error=error, error_param=error_param
+        )
         self._outbox.put(msgspec.structs.replace(self._core.idle_outputs(), outputs=[output]))
 
     # The other thread

@@ -168,6 +168,7 @@ class Request:
         finish_reason: FinishReason | None = None,
         stop_reason: int | None = None,
         error: str | None = None,
+        error_param: str | None = None,
         ends_with_text: bool = False,
     ) -> EngineCoreOutput:
         """Its next output; the first one carries what is told once."""
@@ -189,6 +190,7 @@ class Request:
             num_preemptions=self.num_preemptions,
             ledger=self.ledger(now) if is_first or finish_reason is not None else None,
             error=error,
+            error_param=error_param,
             ends_with_text=ends_with_text,
         )
 

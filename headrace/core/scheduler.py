@@ -346,7 +346,11 @@ class Scheduler:
                 continue
             error = result.errors.get(request_id)
             if error is not None:
-                outputs.append(self._end(request, [], FinishReason.ERROR, now, error=error))
+                param = result.error_params.get(request_id)
+                ended = self._end(
+                    request, [], FinishReason.ERROR, now, error=error, error_param=param
+                )
+                outputs.append(ended)
                 continue
             draft = order.draft_token_ids.get(request_id, ())
             self._advance(request, num - len(draft))
@@ -422,6 +426,7 @@ class Scheduler:
         ends_with_text: bool = False,
         logprobs: list[TokenLogprobs] | None = None,
         error: str | None = None,
+        error_param: str | None = None,
     ) -> EngineCoreOutput:
         """End a running request; its last output. `running` is left for the caller to sweep."""
         self.has_news = True
@@ -433,6 +438,7 @@ class Scheduler:
             stop_reason=stop_reason,
             logprobs=logprobs,
             error=error,
+            error_param=error_param,
             ends_with_text=ends_with_text,
         )
 

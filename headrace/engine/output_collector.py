@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from headrace.errors import EngineGenerateError, QueueTimeoutError
+from headrace.errors import EngineGenerateError, QueueTimeoutError, ValidationError
 from headrace.outputs import CompletionOutput, RequestOutput
 from headrace.sampling_params import RequestOutputKind
 
@@ -45,7 +45,11 @@ class RequestOutputCollector:
         """Take in an output."""
         for answer in output.outputs:
             if answer.finish_reason == "error":
-                self.fail(EngineGenerateError(answer.error or "the request failed"))
+                error = answer.error or "the request failed"
+                if answer.error_param is not None:
+                    self.fail(ValidationError(error, param=answer.error_param))
+                else:
+                    self.fail(EngineGenerateError(error))
                 return
             if answer.finish_reason == "timeout" and answer.error is not None:
                 self.fail(

@@ -139,7 +139,9 @@ class OutputProcessor:
                 continue
             try:
                 finish_reason, stop_reason = state.update(output)
-                request_output = state.make_output(finish_reason, stop_reason, output.error)
+                request_output = state.make_output(
+                    finish_reason, stop_reason, output.error, output.error_param
+                )
             except Exception:
                 logger.exception("the output of request %s cannot be processed", state.external_id)
                 to_abort += self._fail(state)

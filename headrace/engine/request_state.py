@@ -121,6 +121,7 @@ class RequestState:
         finish_reason: str | None,
         stop_reason: int | str | None = None,
         error: str | None = None,
+        error_param: str | None = None,
     ) -> RequestOutput | None:
         """What is to be passed on now; None when nothing is yet."""
         is_finished = finish_reason is not None
@@ -130,7 +131,7 @@ class RequestState:
             num_new = len(self._token_ids) - self._num_sent
             if num_new < self._stream_interval and self._has_sent:
                 return None
-        answer = self._make_answer(finish_reason, stop_reason, error)
+        answer = self._make_answer(finish_reason, stop_reason, error, error_param)
         parent = self.parent
         answers = [answer]
         if parent is not None:
@@ -153,7 +154,11 @@ class RequestState:
         )
 
     def _make_answer(
-        self, finish_reason: str | None, stop_reason: int | str | None, error: str | None
+        self,
+        finish_reason: str | None,
+        stop_reason: int | str | None,
+        error: str | None,
+        error_param: str | None,
     ) -> CompletionOutput:
         is_delta = self.kind is RequestOutputKind.DELTA
         start = self._num_sent if is_delta else 0
@@ -170,6 +175,7 @@ class RequestState:
             finish_reason,
             stop_reason,
             error,
+            error_param,
         )
         self._num_sent = len(self._token_ids)
         return answer

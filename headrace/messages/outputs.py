@@ -82,6 +82,9 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, frozen=True, forbid_unkn
     request was refused; None when it had been started."""
     ends_with_text: bool = False
     """With finish_reason STOP: the last token is text, the end of a grammar, and no stop token."""
+    error_param: str | None = None
+    """With finish_reason ERROR: the field of the request that asks for what cannot be; None when
+    the request is not at fault."""
 
 
 class SchedulerStats(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

@@ -64,5 +64,7 @@ class ModelRunnerOutput(msgspec.Struct, frozen=True):
     """Entries for the prompt tokens that follow the positions computed in this step."""
     errors: dict[str, str] = {}
     """Requests that failed on their own in this step; the others are unharmed."""
+    error_params: dict[str, str] = {}
+    """Of those that failed by what they ask for: the field that asks for it."""
     grammar_ended: set[str] = set()
     """Requests whose grammar allows nothing after the token sampled in this step."""

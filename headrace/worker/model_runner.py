@@ -13,7 +13,7 @@ from headrace.ops.ops import F32, Executable
 from headrace.worker.draft_rows import DraftRows, cut
 from headrace.worker.grammar_masks import StepMasks
 from headrace.worker.input_batch import InputBatch, PreparedStep, RequestRow
-from headrace.worker.sampler import Sampler
+from headrace.worker.sampler import NOTHING_ALLOWED, Sampler
 
 LOGITS_BYTES = 64 << 20
 """Logits are made and used in slices of about this size: 128 rows of 262k are 134 MB."""
@@ -115,11 +115,16 @@ class ModelRunner:
             masks.wait()
             sampled = self.sampler.sample(logits, states, masks.masks, mask_rows)
         for i, request in enumerate(requests):
-            error = sampled.errors.get(i)
-            if request.grammar is not None and (fault := request.grammar.error) is not None:
-                error = f"structured_outputs: {fault}"
+            error, param = sampled.errors.get(i), None
+            has_grammar = request.grammar is not None
+            if has_grammar and (fault := request.grammar.error) is not None:
+                error, param = f"structured_outputs: {fault}", "structured_outputs"
+            elif error is not None and error.startswith(NOTHING_ALLOWED):
+                param = "structured_outputs" if has_grammar else "allowed_token_ids"
             if error is not None:
                 errors[request.request_id] = error
+                if param is not None:
+                    output.error_params[request.request_id] = param
                 chosen.append(-1)
                 continue
             token_id = sampled.token_ids[i]

@@ -28,6 +28,8 @@ from headrace.worker.sampling_state import SamplingState
 
 logger = make_logger(__name__)
 
+NOTHING_ALLOWED = "no token may be generated"
+"""How the error of a row begins whose request rules out every token."""
 _Record: TypeAlias = tuple[list[int], list[float], int]
 
 

@@ -34,6 +34,8 @@ class SlowCompiler(RecordingExecutor):
     def prepare_grammar(self, grammar: str) -> None:
         assert self.may_compile.wait(SECONDS)
         self.compiled.append(grammar)
+        if grammar == "panic":
+            raise GeneratorExit("a fault of the library, which is no Exception")
         if grammar == "bad":
             raise ValidationError("no grammar at all")
 
@@ -123,6 +125,16 @@ def test_others_go_on_while_a_grammar_is_compiled(front: Front) -> None:
     ends = front.hear_ends(2)
     assert reasons(ends) == {"held": FinishReason.LENGTH, "bad": FinishReason.ERROR}
     assert ends["bad"].error == "structured_outputs: no grammar at all"
+    assert ends["bad"].error_param == "structured_outputs"
+
+
+def test_request_whose_compilation_breaks_down_ends_and_others_go_on(front: Front) -> None:
+    front.executor.may_compile.set()
+    front.ask("broken", grammar="panic")
+    front.ask("held", grammar="good")
+    ends = front.hear_ends(2)
+    assert reasons(ends) == {"held": FinishReason.LENGTH, "broken": FinishReason.ERROR}
+    assert ends["broken"].error_param is None
 
 
 def test_seeds_are_drawn_in_the_order_of_arrival(front: Front) -> None:

@@ -261,3 +261,29 @@ async def test_async_streams_join_to_the_whole_and_bad_ones_harm_none(
         await asyncio.sleep(0.5)
         state = await engine.debug_state()
         assert (state["core.requests"], engine.num_unfinished_requests) == (0, 0)
+
+
+def test_core_ends_without_a_word_about_leaks(
+    make_llm: Callable[..., LLM], capfd: pytest.CaptureFixture[str]
+) -> None:
+    with make_llm() as one:
+        run(one, [params_for("choice")])
+    assert "leaked" not in capfd.readouterr().err
+
+
+async def test_request_that_rules_out_every_token_is_refused_as_invalid(
+    model_dir: Callable[[str], Path],
+) -> None:
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(str(model_dir(MODEL)), max_model_len=128))
+    try:
+        asked = StructuredOutputsParams(choice=["yes"])
+        params = SamplingParams(structured_outputs=asked, allowed_token_ids=[5])
+        with pytest.raises(ValidationError, match="rule out all of them") as caught:
+            async for _ in engine.generate(PROMPT, params, "a"):
+                pass
+        assert caught.value.param == "structured_outputs"
+        async for output in engine.generate(PROMPT, params_for("choice"), "b"):
+            last = output
+        assert last.outputs[0].text in ("rot", "grün", "blau")
+    finally:
+        engine.shutdown()

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from headrace.engine.output_collector import RequestOutputCollector
-from headrace.errors import EngineDeadError, EngineGenerateError
+from headrace.errors import EngineDeadError, EngineGenerateError, ValidationError
 from headrace.logprobs import Logprob
 from headrace.outputs import CompletionOutput, RequestOutput
 from headrace.sampling_params import RequestOutputKind
@@ -25,11 +25,11 @@ class Held:
 
     def put(
         self, text: str, index: int = 0, *, finish: str | None = None, finished: bool = False,
-        error: str | None = None,
+        error: str | None = None, param: str | None = None,
     ) -> None:  # fmt: skip
         ids = list(text.encode())
         logprobs = [{i: Logprob(-1.0, 1)} for i in ids]
-        answer = CompletionOutput(index, text, ids, -1.0, logprobs, finish, None, error)
+        answer = CompletionOutput(index, text, ids, -1.0, logprobs, finish, None, error, param)
         self.stream.put(RequestOutput("a", None, [1], [answer], finished))
 
 
@@ -103,6 +103,14 @@ async def test_answer_that_failed_raises_and_lets_go_of_its_siblings() -> None:
     with pytest.raises(EngineGenerateError, match="a bad grammar"):
         await anext(held.stream)
     assert held.num_released == 1
+
+
+async def test_request_that_asks_for_what_cannot_be_is_told_as_invalid() -> None:
+    held = Held(FINAL_ONLY)
+    held.put("", finish="error", error="no token is left", param="allowed_token_ids")
+    with pytest.raises(ValidationError, match="no token is left") as caught:
+        await anext(held.stream)
+    assert caught.value.param == "allowed_token_ids"
 
 
 async def test_aclose_lets_go_once_and_ends_the_iteration() -> None:

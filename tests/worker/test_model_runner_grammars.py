@@ -112,6 +112,22 @@ def test_grammar_that_cannot_be_compiled_fails_its_request_alone(runner: Runner)
     assert output.sampled_token_ids == {"good": [1]}
 
 
+def test_request_that_rules_out_every_token_is_itself_at_fault(runner: Runner) -> None:
+    params = SamplingParams(temperature=0.0, allowed_token_ids=[2])
+    words = SamplingParams(temperature=0.0, allowed_token_ids=[2])
+    words.bad_words_token_ids = [[2]]
+    new = [
+        NewRequest("grammar", [0], 1, params, [EOS], 1, [0], 0, LINE.format("ab")),
+        NewRequest("words", [0], 1, words, [EOS], 1, [1], 0, None),
+        NewRequest("good", [0], 1, SamplingParams(temperature=0.0), [EOS], 1, [2], 0, None),
+    ]
+    counts = {"grammar": 1, "words": 1, "good": 1}
+    output = runner.runner.execute(SchedulerOutput(new, [], counts, 3, []))
+    assert set(output.errors) == {"grammar", "words"}
+    assert output.error_params == {"grammar": "structured_outputs", "words": "allowed_token_ids"}
+    assert output.sampled_token_ids == {"good": [39]}
+
+
 def test_masks_are_found_while_the_model_runs(
     runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
