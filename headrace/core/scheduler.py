@@ -153,7 +153,8 @@ class Scheduler:
             if reason is FinishReason.TIMEOUT and request.scheduled_at is None:
                 waited = 1000 * (now - request.queued_at)
                 error = (
-                    f"the request waited {waited:.0f} ms without being started; its time is over"
+                    f"the request waited {waited:.0f} ms without being started; its time "
+                    "is over (deadline_ms, max_queue_ms)"
                 )
             outputs.append(request.to_output([], now, finish_reason=reason, error=error))
         if outputs:

@@ -310,6 +310,14 @@ async def test_refused_before_the_first_byte_streamed_or_not(
     assert (await ask(client)).status_code == 200
 
 
+async def test_older_fields_of_structured_output_are_refused_with_the_way_out(
+    client: httpx.AsyncClient,
+) -> None:
+    answer = await ask(client, guided_regex="a+")
+    check_error(answer, 501, "guided_regex")
+    assert "use structured_outputs" in answer.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -55,7 +55,10 @@ class RequestRecord(BaseModel):
             value = extra.pop(name)
             neutral = (None, *self.refused.get(name, (value,)))
             if not any(value is item or value == item for item in neutral):
-                raise UnsupportedError(f"{name} is not supported by this version yet", param=name)
+                why = "is not supported by this version yet"
+                if name.startswith("guided_"):
+                    why = "is not supported; use structured_outputs"
+                raise UnsupportedError(f"{name} {why}", param=name)
 
 
 CacheSalt: TypeAlias = Annotated[
