@@ -216,10 +216,16 @@ class SchemaCleaner:
         except ValueError as error:
             self._refuse(path, str(error))
 
-    def _format(self, value: object, path: str, _: Mapping[str, Any]) -> Any:
+    def _format(self, value: object, path: str, around: Mapping[str, Any]) -> Any:
         if not isinstance(value, str):
             self._refuse(path, f"must be the name of a format, got {shown(value)}")
-        return value
+        kinds = around.get("type", "string")
+        if "string" in (kinds if isinstance(kinds, list) else [kinds]):
+            return value
+        if value.startswith(("int", "uint")):
+            self._refuse(path, f"is {shown(value)}, which is not enforced for numbers; "
+                         "use minimum and maximum")  # fmt: skip
+        return _LEFT_OUT  # formats of strings, and those that every number has
 
     def _not_unique(self, value: object, path: str, _: Mapping[str, Any]) -> Any:
         if value is not False:

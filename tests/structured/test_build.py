@@ -294,3 +294,12 @@ def test_message_of_a_long_pattern_tells_what_is_wrong_with_it(compiler: Grammar
     with pytest.raises(ValidationError, match="unopened group") as caught:
         compiler.compile(grammar_of(regex="x" * 3000 + ")"))
     assert len(str(caught.value)) < 500
+
+
+def test_format_of_a_number_is_enforced_by_nobody_and_so_refused(compiler: GrammarCompiler) -> None:
+    with pytest.raises(ValidationError, match=r"at #/format is 'int32'.* use minimum and maximum"):
+        grammar_of(json={"type": "integer", "format": "int32"})
+    assert fate(compiler, "0.5", json={"type": "number", "format": "double"}) == "may end"
+    assert fate(compiler, "5", json={"type": ["integer", "null"], "format": "date"}) == "may end"
+    with pytest.raises(ValidationError, match="format"):
+        compiler.compile(grammar_of(json={"type": ["string", "integer"], "format": "int32"}))
