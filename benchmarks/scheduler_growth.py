@@ -38,7 +38,7 @@ def make_scheduler(num_running: int, num_waiting: int, num_blocks: int, policy: 
     for number in range(num_running + num_waiting):
         prompt = [number % 50_000, *range(7)]
         scheduler.add_request(EngineCoreRequest(str(number), prompt, params, None, [], 0.0))
-    while len(scheduler.running) < num_running:
+    while len(scheduler.roster.running) < num_running:
         step(scheduler)
     return scheduler
 
@@ -98,7 +98,7 @@ def prefix_time(num_prompt_blocks: int, *, is_known: bool) -> float:
     for number in range(NUM_REPEATS):
         source = EngineCoreRequest(f"probe {number}", prompt, params, None, [], 0.0)
         scheduler.add_request(source)
-        request = scheduler.requests[source.request_id]
+        request = scheduler.roster.requests[source.request_id]
         if is_known:
             cache.find_prefix(request)
         start = time.perf_counter()
@@ -114,7 +114,7 @@ def abort_time(num_waiting: int, policy: str) -> float:
     ids = [str(1 + (number * 7919) % num_waiting) for number in range(num_waiting)]
     start = time.perf_counter()
     for request_id in ids:
-        scheduler.abort([request_id])
+        scheduler.roster.abort([request_id])
     return (time.perf_counter() - start) / num_waiting
 
 

@@ -112,23 +112,23 @@ class Control:
             raise ValidationError(f"mode must be one of {', '.join(MODES)}", param="mode")
 
     def _pause(self, mode: PauseMode, clear_cache: bool) -> bool | Later:
-        scheduler = self._scheduler
+        roster = self._scheduler.roster
         self._is_paused = True
-        if mode == "wait" and not scheduler.gate.is_shut and not scheduler.is_drained:
-            scheduler.gate.close()
+        if mode == "wait" and not roster.gate.is_shut and not roster.is_drained:
+            roster.gate.close()
             return Later(
-                lambda: scheduler.is_drained or not scheduler.gate.is_closing,
+                lambda: roster.is_drained or not roster.gate.is_closing,
                 lambda: self._shut_after_draining(clear_cache),
             )
-        scheduler.gate.shut()
+        roster.gate.shut()
         if mode == "abort":
-            self.answers += scheduler.abort(list(scheduler.requests))
+            self.answers += roster.abort(list(roster.requests))
         if clear_cache:
             self._reset_prefix_cache(True)
         return True
 
     def _shut_after_draining(self, clear_cache: bool) -> bool:
-        gate = self._scheduler.gate
+        gate = self._scheduler.roster.gate
         if gate.is_open:
             return False  # resumed in the meantime
         gate.shut()
@@ -138,11 +138,11 @@ class Control:
 
     def _open_if_awake(self) -> None:
         if not self._is_paused and not self._asleep:
-            self._scheduler.gate.open()
+            self._scheduler.roster.gate.open()
 
     def _reset_prefix_cache(self, reset_running_requests: bool) -> bool:
         if reset_running_requests:
-            self._scheduler.preempt_all()
+            self._scheduler.roster.preempt_all()
         return self._scheduler.reset_prefix_cache()
 
     # Sleep and wake
@@ -176,7 +176,7 @@ class Control:
         if level == 2 and self.executor is not None:
             self.executor.shutdown()
             self.executor = None
-            self._scheduler.forget_worker()
+            self._scheduler.roster.forget_worker()
             self._asleep.add("weights")
 
     def _release_kv_cache(self) -> None:

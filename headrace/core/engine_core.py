@@ -130,11 +130,11 @@ class EngineCore:
     def abort_requests(self, request_ids: list[str]) -> None:
         """Forget these requests, free their blocks. Unknown ids are fine; the others get a last
         output with the next step."""
-        self._answers += self.scheduler.abort(request_ids)
+        self._answers += self.scheduler.roster.abort(request_ids)
 
     def live_request_ids(self) -> list[str]:
         """The requests that are queued or running."""
-        return list(self.scheduler.requests)
+        return list(self.scheduler.roster.requests)
 
     def call(self, verb: Verb) -> Any:
         """Carry out a control verb; see its record for the result, which may come Later."""
@@ -145,7 +145,7 @@ class EngineCore:
 
     def has_work(self) -> bool:
         """Whether `step` has something to do."""
-        return bool(self._answers or self.control.answers) or self.scheduler.has_work()
+        return bool(self._answers or self.control.answers) or self.scheduler.roster.has_work()
 
     def step(self) -> EngineCoreOutputs:
         """Compute one step. With nothing to do, its result is that of `idle_outputs`.
@@ -158,10 +158,10 @@ class EngineCore:
 
     def _step(self) -> EngineCoreOutputs:
         outputs = self._take_answers()
-        outputs += self.scheduler.expire()
+        outputs += self.scheduler.roster.expire()
         self.has_news = bool(outputs)
         num_step_tokens = 0
-        if self.scheduler.has_work() and (executor := self.control.executor) is not None:
+        if self.scheduler.roster.has_work() and (executor := self.control.executor) is not None:
             num_decodes = self.scheduler.num_watched_decodes()
             order = self.scheduler.schedule(
                 self._pace.prefill_tokens(num_decodes) if num_decodes else None
@@ -200,7 +200,7 @@ class EngineCore:
 
     def _check(self, request: EngineCoreRequest) -> None:
         """The front has checked all this; what reaches a kernel is checked where it comes in."""
-        if request.request_id in self.scheduler.requests:
+        if request.request_id in self.scheduler.roster.requests:
             raise ValidationError(f"request id {request.request_id!r} is in use")
         num_tokens = len(request.prompt_token_ids)
         if num_tokens == 0:

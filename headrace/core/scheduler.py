@@ -21,17 +21,13 @@ The rules, in the order they are applied (`order` of a request: by arrival, or b
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable
-from operator import attrgetter
 
 from headrace.config.engine import CacheConfig, SchedulerConfig, SpeculativeConfig
-from headrace.core.deadlines import Deadlines
-from headrace.core.gate import Gate
 from headrace.core.kv_cache import KVCacheManager
-from headrace.core.request import Request, RequestStatus
+from headrace.core.request import Request
 from headrace.core.request_maker import RequestMaker
-from headrace.core.request_queue import make_request_queue
+from headrace.core.roster import Roster
 from headrace.core.speculator import Speculator
 from headrace.core.step_limits import check_limits
 from headrace.messages.outputs import (
@@ -43,11 +39,11 @@ from headrace.messages.outputs import (
 from headrace.messages.requests import EngineCoreRequest
 from headrace.messages.step import CachedRequest, ModelRunnerOutput, NewRequest, SchedulerOutput
 
-_ORDER = attrgetter("order")
-
 
 class Scheduler:
-    """All live requests of one engine. Call `schedule`, run the order, then `update`, in turn.
+    """The steps of one engine. Call `schedule`, run the order, then `update`, in turn.
+
+    Requests are added here, and found, aborted and told of their time's end in `roster`.
 
     Args:
         config: limits of a step. As each running request gets a token in every step,
@@ -90,29 +86,17 @@ class Scheduler:
             seed=seed,
             speculator=self._speculator,
         )
-        self.requests: dict[str, Request] = {}
-        """All live requests."""
-        self.waiting = make_request_queue(config.policy)
-        self.gate = Gate(self.waiting)
-        self.deadlines = Deadlines()
-        self.running: list[Request] = []
-        """In `order`."""
+        self.roster = Roster(self.kv_cache, config.policy, now)
         self.has_news = False
         """Whether somebody waits for an output of the last update: a first or a last one, or one
         of a request whose every token is watched."""
-        self._finished_ids: list[str] = []
-        """What the worker is still to be told to forget."""
-        self._num_queued_tokens = 0
         self._prefill_left = 0
         """Of the step being scheduled."""
-        self._num_preemptions = 0
         self._num_steps = 0
         self._prompt_tokens = 0
         self._generation_tokens = 0
         self._prefix_queries = 0
         self._prefix_hits = 0
-
-    # Requests come and go
 
     def add_request(
         self, source: EngineCoreRequest, age: float = 0.0, *, drawn_seed: int | None = None
@@ -122,90 +106,18 @@ class Scheduler:
         Raises:
             ValidationError: it could never run: at its longest it does not fit the KV cache.
         """
-        request = self.maker.make(source, age, drawn_seed)
-        self._num_queued_tokens += request.num_prompt_tokens
-        self.requests[request.request_id] = request
-        self.gate.push(request)
-        self.deadlines.add(request)
-
-    def abort(self, request_ids: list[str]) -> list[EngineCoreOutput]:
-        """Forget these requests, free their blocks; their last outputs. Unknown ids are fine."""
-        live = [self.requests[i] for i in dict.fromkeys(request_ids) if i in self.requests]
-        return self._end_early(live, FinishReason.ABORT)
-
-    def expire(self) -> list[EngineCoreOutput]:
-        """End the requests whose time is over; their last outputs.
-
-        One that was never started is refused, with an error to tell.
-        """
-        if not len(self.deadlines):
-            return []
-        return self._end_early(self.deadlines.pop_expired(self._now()), FinishReason.TIMEOUT)
-
-    def _end_early(self, requests: list[Request], reason: FinishReason) -> list[EngineCoreOutput]:
-        outputs: list[EngineCoreOutput] = []
-        now = self._now()
-        for request in requests:
-            if request.status is RequestStatus.WAITING:
-                self.gate.remove(request)
-            self._release(request)
-            error = None
-            if reason is FinishReason.TIMEOUT and request.scheduled_at is None:
-                waited = 1000 * (now - request.queued_at)
-                error = (
-                    f"the request waited {waited:.0f} ms without being started; its time "
-                    "is over (deadline_ms, max_queue_ms)"
-                )
-            outputs.append(request.to_output([], now, finish_reason=reason, error=error))
-        if outputs:
-            self._drop_finished()
-        return outputs
-
-    def _release(self, request: Request) -> None:
-        """End a request. The caller takes it out of the queue or list it is in."""
-        del self.requests[request.request_id]
-        if request.status is RequestStatus.RUNNING:
-            self.kv_cache.free(request)
-            self._finished_ids.append(request.request_id)
-        self._num_queued_tokens -= max(0, request.num_prompt_tokens - request.num_computed_tokens)
-        request.status = RequestStatus.FINISHED
-        self.deadlines.forget(request)
-
-    def _drop_finished(self) -> None:
-        self.running = [r for r in self.running if r.status is RequestStatus.RUNNING]
-
-    def has_work(self) -> bool:
-        """Whether a step is due: requests that may run, news the worker should get, time over."""
-        if self._finished_ids:
-            return True
-        if not self.gate.is_shut and (self.running or len(self.waiting)):
-            return True
-        return len(self.deadlines) > 0 and self.deadlines.is_due(self._now())
-
-    @property
-    def is_drained(self) -> bool:
-        """Whether nobody runs or waits, but for those behind a gate that closes."""
-        return not self.running and not len(self.waiting)
-
-    def preempt_all(self) -> None:
-        """Take the blocks of all running requests; they wait, in their order, with their tokens."""
-        while self.running:
-            self._preempt(self.running.pop())
-
-    def forget_worker(self) -> None:
-        """The worker is gone, and with it all it knew. Not while requests run."""
-        self._finished_ids = []
+        self.roster.add(self.maker.make(source, age, drawn_seed))
 
     # A step begins
 
     def num_watched_decodes(self) -> int:
         """How many running requests come to a token that is watched, if prefills could delay
         them; 0 when there is nothing to prefill."""
-        if not self._num_queued_tokens or not self._chunks_prefill:
+        if not self.roster.num_queued_tokens or not self._chunks_prefill:
             return 0
         return sum(
             request.is_watched and len(request.token_ids) - request.num_computed_tokens == 1
-            for request in self.running
+            for request in self.roster.running
         )
 
     def schedule(self, max_prefill_tokens: int | None = None) -> SchedulerOutput:
@@ -214,31 +126,31 @@ class Scheduler:
         Args:
             max_prefill_tokens: at least 1; None is no limit but that of all tokens.
         """
+        roster = self.roster
         self._prefill_left = max_prefill_tokens or self._max_step_tokens
         counts: dict[str, int] = {}
         cached: list[CachedRequest] = []
         new: list[NewRequest] = []
         drafts: dict[str, list[int]] = {}
         budget = self._max_step_tokens
-        if not self.gate.is_shut:
-            num_preemptions = self._num_preemptions
+        if not roster.gate.is_shut:
+            num_preemptions = roster.num_preemptions
             budget, num_growing = self._schedule_running(counts, cached)
-            if self._num_preemptions == num_preemptions and len(self.waiting):
+            if roster.num_preemptions == num_preemptions and len(roster.waiting):
                 budget = self._schedule_waiting(counts, new, budget, num_growing)
             if self._speculator is not None and budget > 0:
                 drafts = self._speculator.add_drafts(
-                    counts, cached, self.requests, self.kv_cache, budget, len(self.running)
+                    counts, cached, roster.requests, self.kv_cache, budget, len(roster.running)
                 )
-        finished_ids, self._finished_ids = self._finished_ids, []
         self._num_steps += 1
         num_tokens = self._max_step_tokens - budget + sum(map(len, drafts.values()))
-        return SchedulerOutput(new, cached, counts, num_tokens, finished_ids, drafts)
+        return SchedulerOutput(new, cached, counts, num_tokens, roster.take_finished_ids(), drafts)
 
     def _schedule_running(
         self, counts: dict[str, int], cached: list[CachedRequest]
     ) -> tuple[int, int]:
         """Rules 1 and 2. Returns the budget left and how many requests may still need blocks."""
-        running, block_size = self.running, self.kv_cache.block_size
+        running, block_size = self.roster.running, self.kv_cache.block_size
         budget = self._max_step_tokens
         num_growing = 0
         idx = 0
@@ -275,31 +187,20 @@ class Scheduler:
             block_ids = self.kv_cache.allocate(request, num_tokens)
             if block_ids is not None:
                 return block_ids
-            victim = self.running.pop()
-            self._preempt(victim)
-            if victim is request:
+            if self.roster.preempt_last() is request:
                 return None
-
-    def _preempt(self, request: Request) -> None:
-        self.kv_cache.free(request)
-        self._num_queued_tokens += min(request.num_computed_tokens, request.num_prompt_tokens)
-        request.forget_computed()
-        request.num_preemptions += 1
-        request.status = RequestStatus.WAITING
-        self.waiting.put_back(request)
-        self._finished_ids.append(request.request_id)
-        self._num_preemptions += 1
 
     def _schedule_waiting(
         self, counts: dict[str, int], new: list[NewRequest], budget: int, num_growing: int
     ) -> int:
         """Rule 3. Returns the budget left."""
         block_size = self.kv_cache.block_size
-        while len(self.waiting) and len(self.running) < self._max_running:
+        running, waiting = self.roster.running, self.roster.waiting
+        while len(waiting) and len(running) < self._max_running:
             left = min(budget, self._prefill_left)
             if left <= 0:
                 break
-            request = self.waiting.peek()
+            request = waiting.peek()
             prefix = self.kv_cache.find_prefix(request)
             num_computed = len(prefix) * block_size
             num_known = len(request.token_ids)
@@ -310,7 +211,7 @@ class Scheduler:
                 break
             if self.kv_cache.allocate(request, num_known, prefix, num_growing) is None:
                 break
-            self.waiting.pop()
+            waiting.pop()
             self._admit(request, num_computed)
             if len(request.block_ids) * block_size < request.max_num_tokens - 1:
                 num_growing += 1
@@ -321,18 +222,14 @@ class Scheduler:
         return budget
 
     def _admit(self, request: Request, num_computed: int) -> None:
-        request.status = RequestStatus.RUNNING
-        request.num_computed_tokens = num_computed
-        num_cached = min(num_computed, request.num_prompt_tokens)
-        self._num_queued_tokens -= num_cached
         if request.scheduled_at is None:
             request.scheduled_at = self._now()
-            request.num_cached_tokens = num_cached
+            request.num_cached_tokens = min(num_computed, request.num_prompt_tokens)
             # A resumed request finds its own blocks: that says nothing about sharing.
             if request.chain is not None and not request.skips_prefix_cache:
                 self._prefix_queries += request.num_prompt_tokens
-                self._prefix_hits += num_cached
-        insort(self.running, request, key=_ORDER)
+                self._prefix_hits += request.num_cached_tokens
+        self.roster.start(request, num_computed)
 
     # A step ends
 
@@ -341,8 +238,9 @@ class Scheduler:
         now = self._now()
         self.has_news = False
         outputs: list[EngineCoreOutput] = []
+        requests = self.roster.requests
         for request_id, num in order.num_scheduled_tokens.items():
-            request = self.requests.get(request_id)
+            request = requests.get(request_id)
             if request is None:  # aborted while the step ran
                 continue
             error = result.errors.get(request_id)
@@ -360,7 +258,7 @@ class Scheduler:
             if request.num_computed_tokens == len(request.token_ids):
                 outputs.append(self._take_tokens(request, len(draft), result, now))
         if self.has_news and any(output.finish_reason is not None for output in outputs):
-            self._drop_finished()
+            self.roster.sweep()
         return outputs
 
     def _advance(self, request: Request, num: int) -> None:
@@ -371,7 +269,7 @@ class Scheduler:
             num_prompt = min(num, request.num_prompt_tokens - before)
             self._prompt_tokens += num_prompt
             request.num_prefill_tokens += num_prompt
-            self._num_queued_tokens -= num_prompt
+            self.roster.num_queued_tokens -= num_prompt
         self.kv_cache.cache_computed(request)
 
     def _take_tokens(
@@ -431,7 +329,7 @@ class Scheduler:
     ) -> EngineCoreOutput:
         """End a running request; its last output. `running` is left for the caller to sweep."""
         self.has_news = True
-        self._release(request)
+        self.roster.end(request)
         return request.to_output(
             tokens,
             now,
@@ -447,19 +345,19 @@ class Scheduler:
 
     def stats(self) -> SchedulerStats:
         """State now, and counters since the start."""
-        pool = self.kv_cache.pool
+        pool, roster = self.kv_cache.pool, self.roster
         stats = SchedulerStats(
-            num_running=len(self.running),
-            num_waiting=len(self.waiting) + self.gate.num_held,
+            num_running=len(roster.running),
+            num_waiting=roster.num_waiting,
             num_blocks=pool.num_blocks,
             num_free_blocks=pool.num_free_blocks,
             prefix_cache_queries=self._prefix_queries,
             prefix_cache_hits=self._prefix_hits,
-            num_preemptions=self._num_preemptions,
+            num_preemptions=roster.num_preemptions,
             num_steps=self._num_steps,
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
-            num_queued_tokens=self._num_queued_tokens,
+            num_queued_tokens=roster.num_queued_tokens,
         )
         return stats if self._speculator is None else self._speculator.add_to(stats)
 
@@ -467,13 +365,7 @@ class Scheduler:
         """Sizes of all that grows with requests, for leak checks."""
         pool = self.kv_cache.pool
         return {
-            "requests": len(self.requests),
-            "running": len(self.running),
-            "waiting": len(self.waiting) + self.gate.num_held,
-            "deadlines": len(self.deadlines),
-            "waiting_entries": self.waiting.num_entries,
-            "finished_ids": len(self._finished_ids),
-            "queued_tokens": self._num_queued_tokens,
+            **self.roster.debug_state(),
             "blocks_in_use": pool.num_blocks - pool.num_free_blocks,
             "cached_blocks": pool.num_cached_blocks,
         }

@@ -29,7 +29,7 @@ class Rig:
         self.scheduler.add_request(request, age)
 
     def step(self) -> list[EngineCoreOutput]:
-        outputs = self.scheduler.expire()
+        outputs = self.scheduler.roster.expire()
         order = self.scheduler.schedule()
         return outputs + self.scheduler.update(order, self.executor.execute(order))
 
@@ -45,7 +45,7 @@ def test_running_request_ends_with_what_it_has() -> None:
     assert output.error is None
     assert output.ledger is not None
     assert output.ledger.num_output_tokens == 3
-    assert not rig.scheduler.requests
+    assert not rig.scheduler.roster.requests
     rig.step()
     assert rig.executor.known_ids == set()
     assert rig.scheduler.kv_cache.pool.num_free_blocks == 64
@@ -79,12 +79,12 @@ def test_preempted_request_was_started_and_keeps_its_tokens() -> None:
     rig = Rig()
     rig.add("a", max_queue_ms=500.0, deadline_ms=5000.0)
     rig.step()
-    rig.scheduler.preempt_all()
-    rig.scheduler.gate.shut()
+    rig.scheduler.roster.preempt_all()
+    rig.scheduler.roster.gate.shut()
     rig.time = 1.0
-    assert rig.scheduler.expire() == []
+    assert rig.scheduler.roster.expire() == []
     rig.time = 6.0
-    [output] = rig.scheduler.expire()
+    [output] = rig.scheduler.roster.expire()
     assert (output.finish_reason, output.error) == (FinishReason.TIMEOUT, None)
 
 
@@ -92,20 +92,20 @@ def test_time_runs_from_the_arrival() -> None:
     rig = Rig(max_num_seqs=1)
     rig.add("a", age=2.0, deadline_ms=2500.0)
     rig.time = 0.4
-    assert rig.scheduler.expire() == []
+    assert rig.scheduler.roster.expire() == []
     rig.time = 0.6
-    assert len(rig.scheduler.expire()) == 1
+    assert len(rig.scheduler.roster.expire()) == 1
 
 
 def test_time_that_is_over_is_work_even_when_nothing_runs() -> None:
     rig = Rig()
     rig.add("a", deadline_ms=1000.0)
-    rig.scheduler.gate.shut()
-    assert not rig.scheduler.has_work()
+    rig.scheduler.roster.gate.shut()
+    assert not rig.scheduler.roster.has_work()
     rig.time = 1.0
-    assert rig.scheduler.has_work()
-    assert len(rig.scheduler.expire()) == 1
-    assert not rig.scheduler.has_work()
+    assert rig.scheduler.roster.has_work()
+    assert len(rig.scheduler.roster.expire()) == 1
+    assert not rig.scheduler.roster.has_work()
 
 
 def test_entries_stay_within_a_few_times_of_what_lives() -> None:
@@ -132,7 +132,7 @@ def test_entries_stay_within_a_few_times_of_what_lives() -> None:
 def test_requests_without_limits_leave_no_entry() -> None:
     rig = Rig()
     rig.add("a")
-    assert len(rig.scheduler.deadlines) == 0
+    assert len(rig.scheduler.roster.deadlines) == 0
     rig.step()
-    rig.scheduler.abort(["a"])
-    assert len(rig.scheduler.deadlines) == 0
+    rig.scheduler.roster.abort(["a"])
+    assert len(rig.scheduler.roster.deadlines) == 0

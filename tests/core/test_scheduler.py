@@ -56,7 +56,7 @@ class Rig:
 
     def run(self) -> None:
         for _ in range(1000):
-            if not self.scheduler.has_work():
+            if not self.scheduler.roster.has_work():
                 return
             self.step()
         raise AssertionError("the scheduler does not come to an end")
@@ -76,12 +76,12 @@ def test_first_and_last_outputs_are_news_and_so_is_each_token_of_a_watched_reque
         if step == 5:
             rig.add("b", [2] * 3, max_tokens=9)
             rig.add("c", [3] * 3, max_tokens=9, is_watched=False)
-        if rig.scheduler.has_work():
+        if rig.scheduler.roster.has_work():
             rig.step()
         news.append(rig.scheduler.has_news)
     #               a: first, ..., last, told     b and c, b is watched
     assert news == [True, False, False, True, False, True, True, True, True]
-    rig.scheduler.abort(["b"])
+    rig.scheduler.roster.abort(["b"])
     rig.step()
     assert rig.scheduler.has_news is False
 
@@ -118,7 +118,7 @@ def test_a_limited_prefill_waits_a_step_when_an_earlier_one_takes_all() -> None:
     for name in "ab":
         rig.add(name, [1] * 12, cache_salt=name)
     rig.step(max_prefill_tokens=13)  # 12 of a, 1 of b
-    rig.scheduler.preempt_all()
+    rig.scheduler.roster.preempt_all()
     rig.step(max_prefill_tokens=2)
     assert rig.step(max_prefill_tokens=2).num_scheduled_tokens.keys() == {"a", "b"}
 
@@ -227,7 +227,7 @@ def test_limits_that_cannot_work_are_refused(limits: dict[str, Any], named: str)
 
 def test_nothing_to_do_gives_an_empty_order() -> None:
     rig = Rig()
-    assert not rig.scheduler.has_work()
+    assert not rig.scheduler.roster.has_work()
     order = rig.step()
     assert (order.new_requests, order.num_scheduled_tokens) == ([], {})
     assert order.total_num_scheduled_tokens == 0
@@ -280,9 +280,9 @@ def test_finished_requests_are_told_once_in_the_next_order() -> None:
     rig = Rig()
     rig.add("a", [1], max_tokens=1)
     assert rig.step().finished_ids == []
-    assert rig.scheduler.has_work()
+    assert rig.scheduler.roster.has_work()
     assert rig.step().finished_ids == ["a"]
-    assert not rig.scheduler.has_work()
+    assert not rig.scheduler.roster.has_work()
     assert rig.step().finished_ids == []
 
 
@@ -361,7 +361,7 @@ def test_abort_of_waiting_requests_is_not_told_to_the_worker() -> None:
     rig.add("a", [1])
     rig.add("b", [2])
     rig.step()
-    rig.scheduler.abort(["b", "unknown"])
+    rig.scheduler.roster.abort(["b", "unknown"])
     assert rig.step().finished_ids == []
     rig.run()
     assert set(rig.outputs) == {"a"}
@@ -373,7 +373,7 @@ def test_abort_of_a_running_request_frees_it_within_the_call(num_steps: int) -> 
     rig.add("a", [1] * 10, max_tokens=20)
     for _ in range(num_steps):
         rig.step()
-    rig.scheduler.abort(["a", "a"])
+    rig.scheduler.roster.abort(["a", "a"])
     stats = rig.scheduler.stats()
     assert (stats.num_running, stats.num_free_blocks, stats.num_queued_tokens) == (0, 64, 0)
     assert rig.step().finished_ids == ["a"]
@@ -385,7 +385,7 @@ def test_abort_while_a_step_runs_gives_no_output() -> None:
     rig.add("b", [2])
     order = rig.scheduler.schedule()
     result = rig.executor.execute(order)
-    rig.scheduler.abort(["a"])
+    rig.scheduler.roster.abort(["a"])
     assert [o.request_id for o in rig.scheduler.update(order, result)] == ["b"]
     rig.run()
 
@@ -398,8 +398,8 @@ def test_many_aborted_requests_leave_nothing_behind(policy: str) -> None:
         if number % 50 == 0:
             rig.step()
         if number % 3:
-            rig.scheduler.abort([str(number - number % 7)])
-    rig.scheduler.abort([str(number) for number in range(5000)])
+            rig.scheduler.roster.abort([str(number - number % 7)])
+    rig.scheduler.roster.abort([str(number) for number in range(5000)])
     rig.step()
     state = rig.scheduler.debug_state()
     assert state.pop("cached_blocks") <= 16
@@ -449,9 +449,9 @@ def test_worst_priority_gives_way_even_if_it_came_first() -> None:
     rig.step()
     rig.add("high", [2] * 4, max_tokens=8, priority=0)
     preempted: list[str] = []
-    while rig.scheduler.requests:
+    while rig.scheduler.roster.requests:
         order = rig.step()
-        preempted += [i for i in order.finished_ids if i in rig.scheduler.requests]
+        preempted += [i for i in order.finished_ids if i in rig.scheduler.roster.requests]
     assert preempted == ["low"]
     assert len(rig.tokens("low")) == len(rig.tokens("high")) == 8
 
@@ -468,7 +468,7 @@ def test_request_that_can_never_fit_is_refused_with_both_numbers() -> None:
     rig = Rig(num_blocks=4, block_size=4, max_model_len=64)
     with pytest.raises(ValidationError, match="come to 17 tokens, the KV cache holds 16"):
         rig.add("r", [1] * 8, max_tokens=9)
-    assert not rig.scheduler.has_work()
+    assert not rig.scheduler.roster.has_work()
 
 
 def test_prefills_under_way_hold_all_their_blocks_and_end_in_turn() -> None:
@@ -599,7 +599,7 @@ def test_prompt_logprobs_are_whole_when_a_prefill_was_preempted() -> None:
     rig.add("young", prompt, prompt_logprobs=0, max_tokens=3)
     for _ in range(3):
         rig.step()
-    assert len(rig.scheduler.requests["young"].prompt_logprobs or []) == 3
+    assert len(rig.scheduler.roster.requests["young"].prompt_logprobs or []) == 3
     assert rig.step().finished_ids == ["young"]
     rig.run()
     wanted = [prompt_entry(prompt, position) for position in range(1, 6)]
@@ -611,7 +611,7 @@ def test_prompt_logprobs_are_not_collected_or_sent_again_after_a_preemption() ->
     rig = Rig(num_blocks=4, block_size=4, max_model_len=16)
     rig.add("old", [1] * 4, max_tokens=9)
     rig.add("young", [2] * 3, max_tokens=7, prompt_logprobs=0)
-    young = rig.scheduler.requests["young"]
+    young = rig.scheduler.roster.requests["young"]
     rig.step()
     assert young.prompt_logprobs is None
     rig.run()

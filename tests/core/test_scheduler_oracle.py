@@ -126,7 +126,7 @@ class Drill:
 
     def abort(self) -> None:
         ids = self.rng.sample(sorted(self.sources), min(len(self.sources), self.rng.randint(1, 3)))
-        for output in self.scheduler.abort([*ids, "unknown"]):
+        for output in self.scheduler.roster.abort([*ids, "unknown"]):
             assert output.ledger is not None
             self.ledgers.append(output.ledger)
         for request_id in ids:
@@ -136,7 +136,7 @@ class Drill:
     def step(self) -> None:
         self.time += 1.0
         scheduler, oracle = self.scheduler, self.oracle
-        best = scheduler.running[0] if scheduler.running else None
+        best = scheduler.roster.running[0] if scheduler.roster.running else None
         chunked = self.config.enable_chunked_prefill
         limit = self.rng.randint(1, 6) if chunked and self.rng.random() < 0.5 else None
         decision = oracle.schedule(limit)
@@ -156,7 +156,7 @@ class Drill:
         assert order.total_num_scheduled_tokens <= self.config.max_num_batched_tokens
         if best is not None:
             assert best.request_id in order.num_scheduled_tokens
-        if scheduler.requests:
+        if scheduler.roster.requests:
             assert order.total_num_scheduled_tokens > 0
         self.check_state()
 
@@ -195,12 +195,14 @@ class Drill:
             oracle.queries,
             oracle.hits,
         )
-        assert set(scheduler.requests) == {r.request_id for r in oracle.live()}
-        assert [r.order for r in scheduler.running] == sorted(r.order for r in scheduler.running)
-        for request in scheduler.running:
+        assert set(scheduler.roster.requests) == {r.request_id for r in oracle.live()}
+        assert [r.order for r in scheduler.roster.running] == sorted(
+            r.order for r in scheduler.roster.running
+        )
+        for request in scheduler.roster.running:
             assert request.status is RequestStatus.RUNNING
         for request in oracle.live():
-            mine = scheduler.requests[request.request_id]
+            mine = scheduler.roster.requests[request.request_id]
             assert mine.token_ids == request.tokens
             assert mine.block_ids == request.blocks
             assert mine.num_computed_tokens == request.computed
@@ -279,7 +281,7 @@ class Drill:
                 self.check_state()
             self.step()
         limit = 100 + 40 * self.num_added * (self.max_model_len + 1)
-        while self.scheduler.has_work():
+        while self.scheduler.roster.has_work():
             limit -= 1
             assert limit > 0, "the scheduler does not come to an end"
             self.step()
@@ -298,7 +300,7 @@ def check_pool(scheduler: Scheduler) -> None:
     """Counts equal users; a block is shared only as the same, known prefix at the same place."""
     pool = scheduler.kv_cache.pool
     users: dict[int, list[tuple[int, bytes | None]]] = {}
-    for request in scheduler.running:
+    for request in scheduler.roster.running:
         assert len(set(request.block_ids)) == len(request.block_ids)
         for idx, block in enumerate(request.block_ids):
             digests = request.chain.digests if request.chain is not None else []

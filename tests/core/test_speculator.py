@@ -72,7 +72,7 @@ def test_right_tokens_come_at_once_with_one_more() -> None:
     logprobs = rig.outputs["a"][1].logprobs
     assert logprobs is not None
     assert [entry.token_ids for entry in logprobs] == [[2], [3], [4], [1]]
-    assert rig.scheduler.requests["a"].num_computed_tokens == len(LOOP) + 4
+    assert rig.scheduler.roster.requests["a"].num_computed_tokens == len(LOOP) + 4
 
 
 def test_nothing_behind_a_wrong_token_counts() -> None:
@@ -81,7 +81,7 @@ def test_nothing_behind_a_wrong_token_counts() -> None:
     rig.step()
     rig.step()
     assert rig.tokens("a") == [[1], [2, 9]]
-    request = rig.scheduler.requests["a"]
+    request = rig.scheduler.roster.requests["a"]
     assert request.num_computed_tokens == len(request.token_ids) - 1 == len(LOOP) + 2
     stats = rig.scheduler.stats()
     assert (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens) == (1, 3, 1)
@@ -118,7 +118,7 @@ def test_a_stop_among_right_tokens_is_the_end(
 def test_min_tokens_holds_among_right_tokens() -> None:
     rig = Rig({"a": LOOP})
     rig.add("a", LOOP, max_tokens=20, stop_token_ids=[3], min_tokens=4)
-    while rig.scheduler.has_work():
+    while rig.scheduler.roster.has_work():
         rig.step()
     assert rig.answer("a") == [1, 2, 3, 4, 1, 2, 3]
     assert rig.outputs["a"][-1].stop_reason == 3
@@ -129,7 +129,7 @@ def test_a_draft_never_goes_beyond_max_tokens(max_tokens: int) -> None:
     rig = Rig({"a": [1, 2, 3, 4, 1, 2, 3, 4]})
     rig.add("a", LOOP, max_tokens=max_tokens)
     lengths = [0]
-    while rig.scheduler.has_work():
+    while rig.scheduler.roster.has_work():
         lengths += [len(draft) for draft in rig.step().draft_token_ids.values()]
     assert max(lengths) == min(3, max(0, max_tokens - 2))
     assert rig.answer("a") == [1, 2, 3, 4, 1, 2, 3, 4][:max_tokens]
@@ -181,7 +181,7 @@ def test_drafts_take_no_block_that_another_request_may_need() -> None:
     rig = Rig({name: [1, 2, 1, 2, 1, 2] for name in "ab"}, num_blocks=4, num_tokens=6)
     for name in "ab":
         rig.add(name, [2, 1, 2], max_tokens=5)
-    while rig.scheduler.has_work():
+    while rig.scheduler.roster.has_work():
         order = rig.step()
         for name, draft in order.draft_token_ids.items():
             assert len(draft) <= 6
@@ -207,7 +207,7 @@ def test_an_aborted_request_leaves_nothing() -> None:
     rig.step()
     order = rig.scheduler.schedule()
     assert order.draft_token_ids
-    rig.scheduler.abort(["a"])
+    rig.scheduler.roster.abort(["a"])
     assert rig.scheduler.update(order, rig.executor.execute(order)) == []
     assert rig.scheduler.stats().num_draft_tokens == 0
     assert rig.scheduler.debug_state()["blocks_in_use"] == 0
@@ -218,9 +218,9 @@ def test_a_preempted_request_guesses_on() -> None:
     rig.add("a", LOOP, max_tokens=16)
     rig.step()
     rig.step()
-    rig.scheduler.preempt_all()
+    rig.scheduler.roster.preempt_all()
     assert rig.step().draft_token_ids == {}
     assert rig.step().draft_token_ids != {}
-    while rig.scheduler.has_work():
+    while rig.scheduler.roster.has_work():
         rig.step()
     assert rig.answer("a") == [1, 2, 3, 4] * 4

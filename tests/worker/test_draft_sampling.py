@@ -111,7 +111,7 @@ class Engine:
                 )
             )
         outputs: dict[str, list[EngineCoreOutput]] = {name: [] for name in PROMPTS}
-        while self.scheduler.has_work():
+        while self.scheduler.roster.has_work():
             order = self.scheduler.schedule()
             for output in self.scheduler.update(order, self.runner.execute(order)):
                 outputs[output.request_id].append(output)
