@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from threading import RLock
-from types import TracebackType
 from typing import Any, cast
 
 from headrace.beam_search import BeamSearch, BeamSearchOutput
@@ -333,12 +332,7 @@ class LLM(SyncControlVerbs):
     def __enter__(self) -> LLM:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.shutdown()
 
     def __repr__(self) -> str:

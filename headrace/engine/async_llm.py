@@ -6,33 +6,24 @@ Holds the parts and says in which order they work; the work is in them.
 from __future__ import annotations
 
 import asyncio
-import time
 import weakref
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing
 from functools import partial
-from types import TracebackType
 from typing import Any
 
 from headrace.config.args import EngineArgs
 from headrace.config.engine import EngineConfig, ModelConfig
-from headrace.engine.admission import Admission
 from headrace.engine.control_verbs import AsyncControlVerbs
 from headrace.engine.core_client import AsyncEngineCoreClient, make_client
 from headrace.engine.event_loop import running_loop
-from headrace.engine.front import make_front, release, submit
-from headrace.engine.grammar_checker import GrammarChecker
+from headrace.engine.front import EngineFront, make_front, release, submit
 from headrace.engine.input_processor import check_types
+from headrace.engine.intake import Intake
 from headrace.engine.launch import EXECUTOR_FACTORY, OnStage
 from headrace.engine.output_collector import RequestOutputCollector
 from headrace.engine.output_task import OutputTask
-from headrace.engine.request_options import (
-    Tokenization,
-    check_options,
-    take_core_request,
-    with_text,
-)
+from headrace.engine.request_options import Tokenization, check_options, take_core_request
 from headrace.engine.setup import make_engine_config
 from headrace.engine.streaming_input import stream_pieces
 from headrace.errors import EngineDeadError, EngineGenerateError, HeadraceError, UnsupportedError
@@ -44,8 +35,6 @@ from headrace.outputs import RequestOutput
 from headrace.sampling_params import SamplingParams
 from headrace.text.tokenizer import Tokenizer
 
-INLINE_CHARACTERS = 2000
-"""Texts longer than this are tokenised beside the event loop, not on it."""
 DRAIN_POLL_SECONDS = 0.02
 IDLE_SILENCE_SECONDS = 15.0
 """A core with nothing to do speaks every second; after this long without a word it is stuck."""
@@ -102,15 +91,12 @@ class AsyncLLM(AsyncControlVerbs):
         self._client, self._front = make_front(config, start, stat_loggers)
         self.renderer = self._front.renderer
         self.max_model_len = self._client.ready.max_model_len
-        self._admission = Admission(config.front)
-        self._num_rendering = 0
-        """Requests let in whose prompts are being tokenised."""
-        self._tokenizing = ThreadPoolExecutor(1, "headrace-tokenize")
+        self._intake = Intake(config.front, self._front, self.max_model_len)
         self._outputs = OutputTask(
-            self._client, self._front, self._admission, config.front.output_chunk_size
+            self._client, self._front, self._intake.admission, config.front.output_chunk_size
         )
         self._finalizer = weakref.finalize(
-            self, _close, self._outputs, self._client, self._tokenizing, self._front.grammars, None
+            self, _close, self._outputs, self._client, self._intake, self._front, None
         )
         if start_engine_loop and running_loop() is not None:
             self._outputs.ensure_running()
@@ -176,29 +162,22 @@ class AsyncLLM(AsyncControlVerbs):
         )
         how = Tokenization.from_kwargs(tokenization_kwargs)
         request_id, prompt = take_core_request(request_id, prompt)
-        arrival_time = time.time() if arrival_time is None else arrival_time
-        with self.admit(params.n):
-            self._outputs.ensure_running()
-            if not isinstance(prompt, EngineInput):
-                prompt = await self._render(prompt, how)
-            grammar = None
-            if params.structured_outputs is not None:
-                grammar = await self._front.grammars.check_soon(params.structured_outputs)
-        prompt = with_text(prompt, prompt_text)
-        request = self._front.input_processor.process(
+        self._outputs.ensure_running()
+        request, rendered = await self._intake.take(
             request_id,
             prompt,
             params,
+            how,
+            prompt_text=prompt_text,
             priority=priority,
             arrival_time=arrival_time,
-            grammar=grammar,
         )
         # From here on nothing waits: a cancelled caller has either queued nothing or holds all.
         ids: list[str] = []
         collector = RequestOutputCollector(
             request_id, params.output_kind, partial(release, self._client, self._front, ids)
         )
-        ids += submit(self._client, self._front, request, request_id, prompt, params, collector)
+        ids += submit(self._client, self._front, request, request_id, rendered, params, collector)
         return collector
 
     async def generate(
@@ -241,7 +220,7 @@ class AsyncLLM(AsyncControlVerbs):
             if reasoning_ended is not None or reasoning_parser_kwargs is not None:
                 raise UnsupportedError("a prompt in pieces cannot be parsed for reasoning")
             how = Tokenization.from_kwargs(tokenization_kwargs)
-            render = partial(self._render, how=how)
+            render = partial(self._intake.render, how=how)
             async with aclosing(stream_pieces(prompt, sampling_params, render, add)) as outputs:
                 async for output in outputs:
                     yield output
@@ -273,16 +252,6 @@ class AsyncLLM(AsyncControlVerbs):
         ended = self._front.output_processor.abort(ids, internal=internal)
         if ended:
             self._client.abort_requests(ended)
-
-    async def _render(self, prompt: Any, how: Tokenization) -> EngineInput:
-        """Tokenise; a long text, or embeddings, beside the event loop."""
-        text, embeds = prompt, None
-        if isinstance(prompt, Mapping):
-            text, embeds = prompt.get("prompt"), prompt.get("prompt_embeds")
-        render = partial(how.render, self.renderer, prompt, self.max_model_len)
-        if embeds is None and (not isinstance(text, str) or len(text) <= INLINE_CHARACTERS):
-            return render()
-        return await asyncio.get_running_loop().run_in_executor(self._tokenizing, render)
 
     # State and control
 
@@ -321,7 +290,7 @@ class AsyncLLM(AsyncControlVerbs):
     @property
     def num_unfinished_requests(self) -> int:
         """Requests queued or running, and those being tokenised; with n > 1 each counts."""
-        return self._front.output_processor.num_unfinished + self._num_rendering
+        return self._intake.num_unfinished
 
     @property
     def model_config(self) -> ModelConfig:
@@ -338,11 +307,11 @@ class AsyncLLM(AsyncControlVerbs):
 
     def get_num_queued_tokens(self) -> int:
         """Prompt tokens of requests without a first token."""
-        return self._front.output_processor.num_queued_tokens
+        return self._intake.num_queued_tokens
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
         """Raise AdmissionError when n more requests would pass the queue limits."""
-        self._admission.check(n, self.num_unfinished_requests, self.get_num_queued_tokens())
+        self._intake.check(n)
 
     async def wait_for_requests_to_drain(self, drain_timeout: float = 300.0) -> None:
         """Wait until no request is live; new ones are let in meanwhile.
@@ -364,15 +333,9 @@ class AsyncLLM(AsyncControlVerbs):
         self._outputs.ensure_running()
         return await self._client.call(verb)
 
-    @contextmanager
-    def admit(self, n: int = 1) -> Iterator[None]:
+    def admit(self, n: int = 1) -> AbstractContextManager[None]:
         """check_admission, and n requests count as queued inside the `with` block."""
-        self.check_admission(n)
-        self._num_rendering += n
-        try:
-            yield
-        finally:
-            self._num_rendering -= n
+        return self._intake.admit(n)
 
     async def check_health(self) -> None:
         """Raise EngineDeadError when the core has ended or gives no sign of life.
@@ -394,7 +357,7 @@ class AsyncLLM(AsyncControlVerbs):
         return {
             **{f"core.{name}": size for name, size in core.items()},
             **{f"front.{name}": size for name, size in front.items()},
-            "front.rendering": self._num_rendering,
+            "front.rendering": self._intake.num_rendering,
         }
 
     def shutdown(self, timeout: float | None = None) -> None:
@@ -404,7 +367,7 @@ class AsyncLLM(AsyncControlVerbs):
             timeout: seconds the core may take to end before it is ended by force; default 5.
         """
         if self._finalizer.detach() is not None:
-            _close(self._outputs, self._client, self._tokenizing, self._front.grammars, timeout)
+            _close(self._outputs, self._client, self._intake, self._front, timeout)
 
     def _raise_if_dead(self) -> None:
         if self.errored:
@@ -413,12 +376,7 @@ class AsyncLLM(AsyncControlVerbs):
     def __enter__(self) -> AsyncLLM:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.shutdown()
 
     def __del__(self) -> None:
@@ -430,11 +388,11 @@ class AsyncLLM(AsyncControlVerbs):
 def _close(
     outputs: OutputTask,
     client: AsyncEngineCoreClient,
-    tokenizing: ThreadPoolExecutor,
-    grammars: GrammarChecker,
+    intake: Intake,
+    front: EngineFront,
     timeout: float | None,
 ) -> None:
     outputs.stop("the engine was shut down")
-    tokenizing.shutdown(wait=False)
-    grammars.shutdown()
+    intake.shutdown()
+    front.grammars.shutdown()
     client.shutdown(timeout)

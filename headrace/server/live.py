@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Coroutine, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple, TypeVar
 
 from starlette.requests import ClientDisconnect
@@ -94,12 +93,7 @@ class LiveRequests:
     async def __aenter__(self) -> LiveRequests:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
 
