@@ -161,12 +161,8 @@ def _is_beat(outputs: EngineCoreOutputs) -> bool:
     return not outputs.outputs and not outputs.num_step_tokens
 
 
-class SyncMPClient:
-    """A core process for a caller that waits. See SyncEngineCoreClient.
-
-    Raises:
-        ConfigError, ModelError, EngineStartError: it cannot be started.
-    """
+class _MPClient:
+    """What both clients do alike: everything that does not wait."""
 
     def __init__(
         self,
@@ -176,7 +172,6 @@ class SyncMPClient:
     ) -> None:
         handle = launch_core(config, on_stage=on_stage, executor_factory=executor_factory)
         self.ready = handle.ready
-        self.worker = None
         self._connection = _Connection(handle)
 
     @property
@@ -195,6 +190,17 @@ class SyncMPClient:
     def abort_requests(self, request_ids: list[str]) -> None:
         """Let the core forget these; a core that ended is not told."""
         self._connection.abort_requests(request_ids)
+
+
+class SyncMPClient(_MPClient):
+    """A core process for a caller that waits. See SyncEngineCoreClient.
+
+    Raises:
+        ConfigError, ModelError, EngineStartError: it cannot be started.
+    """
+
+    worker = None
+    """It lives in the process of the core."""
 
     def get_outputs(self) -> EngineCoreOutputs:
         """Wait for the next outputs."""
@@ -238,7 +244,7 @@ class SyncMPClient:
             raise TimeoutError("the engine core did not answer in time")
 
 
-class AsyncMPClient:
+class AsyncMPClient(_MPClient):
     """A core process for the tasks of one event loop. See AsyncEngineCoreClient.
 
     It reads only while a loop runs that has used it; with another loop it moves to that one.
@@ -253,29 +259,10 @@ class AsyncMPClient:
         on_stage: OnStage | None = None,
         executor_factory: str = EXECUTOR_FACTORY,
     ) -> None:
-        handle = launch_core(config, on_stage=on_stage, executor_factory=executor_factory)
-        self.ready = handle.ready
-        self._connection = _Connection(handle)
+        super().__init__(config, on_stage, executor_factory)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._calls: dict[int, asyncio.Future[CallResult]] = {}
-
-    @property
-    def dead_error(self) -> BaseException | None:
-        """Why the core is not running any more; None while it is."""
-        return self._connection.find_end()
-
-    def add_request(self, request: EngineCoreRequest) -> None:
-        """Send a request."""
-        self._connection.add_request(request)
-
-    def set_vocabulary(self, vocabulary: Vocabulary) -> None:
-        """Send the tokens' bytes."""
-        self._connection.set_vocabulary(vocabulary)
-
-    def abort_requests(self, request_ids: list[str]) -> None:
-        """Let the core forget these; a core that ended is not told."""
-        self._connection.abort_requests(request_ids)
 
     async def get_outputs(self) -> EngineCoreOutputs:
         """Wait for the next outputs. One task at a time."""

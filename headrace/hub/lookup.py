@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ def find_model(
     download_dir: str | None = None,
     hf_token: str | bool | None = None,
     tokenizer: str | None = None,
-    hf_config_overrides: Mapping[str, Any] | None = None,
     needs_weights: bool = True,
 ) -> ModelFacts:
     """Find out what a model is.
@@ -41,7 +40,6 @@ def find_model(
             .gguf file, a hub id `organisation/name`, or None for the packaged small model.
         revision, download_dir, hf_token: for a hub id: branch or commit; where to keep it; key.
         tokenizer: take the tokenizer from this folder, .gguf file or hub id instead.
-        hf_config_overrides: laid over the model's own configuration, dicts within it key by key.
         needs_weights: whether a folder without weights is an error.
 
     Raises:
@@ -74,7 +72,7 @@ def find_model(
         model=model,
         path=str(path),
         format="gguf" if is_gguf else "safetensors",
-        hf_config=_overlay(hf_config, hf_config_overrides or {}),
+        hf_config=hf_config,
         generation_config=generation_config,
         tokenizer=str(tokenizer_path),
     )
@@ -175,12 +173,3 @@ def _read_folder(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         )
     generation = folder / "generation_config.json"
     return config, read_json_object(generation) if generation.is_file() else {}
-
-
-def _overlay(base: dict[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in over.items():
-        old = merged.get(key)
-        nested = isinstance(value, Mapping) and isinstance(old, dict)
-        merged[key] = _overlay(old, value) if nested and old is not None else value
-    return merged

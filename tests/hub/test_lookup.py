@@ -53,13 +53,6 @@ def test_gguf_file_and_folder_with_one_are_found(tmp_path: Path) -> None:
         assert facts.generation_config == {"eos_token_id": 3}
 
 
-def test_overrides_are_laid_over_key_by_key(folder: Path) -> None:
-    facts = find_model(str(folder), hf_config_overrides={"rope_scaling": {"factor": 8}, "new": 1})
-    assert facts.hf_config == {
-        **CONFIG, "rope_scaling": {"factor": 8, "kind": "x"}, "new": 1
-    }  # fmt: skip
-
-
 def test_other_tokenizer_is_used(folder: Path, tmp_path: Path) -> None:
     other = write_little_llama(tmp_path / "t.gguf")
     assert find_model(str(folder), tokenizer=str(other)).tokenizer == str(other)
