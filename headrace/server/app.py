@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeAlias
 
+import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
@@ -16,9 +17,11 @@ import headrace
 from headrace.engine.client import EngineClient
 from headrace.metrics.prometheus import PrometheusStatLogger
 from headrace.server import chat, completions, health, models, tokenize
+from headrace.server.answer import json_response
 from headrace.server.chat_stream import ChatFrames
 from headrace.server.completions_stream import CompletionFrames
 from headrace.server.errors import error_response
+from headrace.server.live import LiveRequests, unless_disconnected
 from headrace.server.middleware import (
     OPEN_PATHS,
     Cors,
@@ -47,7 +50,9 @@ async def create_completion(state: ServerState, request: Request) -> Response:
     plan, live, headers = await completions.answer_completion(state, request)
     if plan.body.stream:
         return EventStream(live, state.cut, CompletionFrames(plan), headers)
-    return await completions.respond_whole(state, request, plan, live, headers)
+    return await _respond_whole(
+        state, request, live, completions.whole_completion(plan, live), headers
+    )
 
 
 async def create_chat_completion(state: ServerState, request: Request) -> Response:
@@ -55,7 +60,20 @@ async def create_chat_completion(state: ServerState, request: Request) -> Respon
     plan, live, headers = await chat.answer_chat(state, request)
     if plan.body.stream:
         return EventStream(live, state.cut, ChatFrames(plan), headers)
-    return await chat.respond_whole(state, request, plan, live, headers)
+    return await _respond_whole(state, request, live, chat.whole_chat(plan, live), headers)
+
+
+async def _respond_whole(
+    state: ServerState,
+    request: Request,
+    live: LiveRequests,
+    answer: Coroutine[Any, Any, msgspec.Struct],
+    headers: dict[str, str],
+) -> Response:
+    """Wait for an answer; a client that goes away ends the requests behind it."""
+    async with live:
+        record = await unless_disconnected(request.receive, state.cut, answer)
+    return json_response(record, headers)
 
 
 ROUTES: tuple[tuple[str, str, Handler, type[RequestRecord] | None], ...] = (

@@ -7,15 +7,13 @@ from dataclasses import dataclass
 
 from msgspec import UNSET
 from starlette.requests import Request
-from starlette.responses import Response
 
-from headrace.engine.client import EngineClient
 from headrace.errors import ValidationError
 from headrace.inputs import EngineInput
 from headrace.outputs import CompletionOutput
-from headrace.server.answer import Head, Tally, UsagePlan, check_answer, json_response
+from headrace.server.answer import Head, check_answer
 from headrace.server.body import read_body
-from headrace.server.live import Job, LiveRequests, unless_disconnected
+from headrace.server.live import Job, LiveRequests
 from headrace.server.logprobs import LogprobWriter, prompt_logprobs
 from headrace.server.middleware import request_id_stem
 from headrace.server.params import (
@@ -24,7 +22,8 @@ from headrace.server.params import (
     priority_of,
     sampling_params,
 )
-from headrace.server.prompts import check_chat_options, render_chat, tokenizer_of
+from headrace.server.plan import AnswerPlan
+from headrace.server.prompts import check_chat_options, render_chat
 from headrace.server.protocol.chat import (
     ChatChoice,
     ChatCompletion,
@@ -36,9 +35,9 @@ from headrace.server.response_format import fields_as_sent
 from headrace.server.state import ServerState
 
 
-@dataclass
-class ChatPlan:
-    """Everything decided about one request before the engine gets it.
+@dataclass(kw_only=True)
+class ChatPlan(AnswerPlan):
+    """Everything decided about one conversation before the engine gets it.
 
     Attributes:
         role: who speaks the answer.
@@ -46,23 +45,10 @@ class ChatPlan:
     """
 
     body: ChatRequest
-    engine: EngineClient
-    head: Head
     job: Job
     prompt: EngineInput
     role: str
     echoed: str
-    as_ids: bool
-    tally: Tally
-    usage: UsagePlan
-
-    def writer(self) -> LogprobWriter:
-        """A writer for one choice."""
-        return LogprobWriter(
-            tokenizer_of(self.engine),
-            as_ids=self.as_ids,
-            hides_special=self.body.skip_special_tokens is not False,
-        )
 
     def logprobs(self, writer: LogprobWriter, answer: CompletionOutput) -> ChatLogprobs | None:
         """Log-probabilities of an answer or a piece of it, when asked for."""
@@ -102,13 +88,11 @@ async def plan_chat(state: ServerState, request: Request, body: ChatRequest) -> 
         body=body,
         engine=engine,
         head=Head.now(f"chatcmpl-{stem}", model, state.fingerprint),
+        settings=settings,
         job=Job(f"chatcmpl-{stem}", prompt, params, priority),
         prompt=prompt,
         role=str(last.get("role")) if continues else "assistant",
         echoed=_echoed(body),
-        as_ids=settings.return_tokens_as_token_ids or bool(body.return_tokens_as_token_ids),
-        tally=Tally(tells_cached=settings.enable_prompt_tokens_details),
-        usage=UsagePlan.of(body.stream_options, settings),
     )
 
 
@@ -205,17 +189,3 @@ async def answer_chat(
     with fields_as_sent(body):
         live = await LiveRequests.start(plan.engine, [plan.job])
     return plan, live, headers
-
-
-async def respond_whole(
-    state: ServerState,
-    request: Request,
-    plan: ChatPlan,
-    live: LiveRequests,
-    headers: dict[str, str],
-) -> Response:
-    """Wait for the answer; a client that goes away ends the request."""
-    cut = state.cut
-    async with live:
-        answer = await unless_disconnected(request.receive, cut, whole_chat(plan, live))
-    return json_response(answer, headers)

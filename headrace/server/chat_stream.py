@@ -9,7 +9,6 @@ from headrace.server.answer import check_answer
 from headrace.server.chat import ChatPlan
 from headrace.server.logprobs import LogprobWriter
 from headrace.server.protocol.chat import ChatChunk, ChatChunkChoice, Delta
-from headrace.server.protocol.common import Usage
 from headrace.server.sse import TextFrames, frame
 
 
@@ -46,10 +45,7 @@ class ChatFrames:
 
     def end(self) -> bytes:
         """What comes after the last output."""
-        plan = self._plan
-        if not plan.usage.at_end:
-            return b""
-        return frame(_chunk(plan, [], usage=plan.tally.usage()))
+        return frame(_chunk(self._plan, [])) if self._plan.usage.at_end else b""
 
     def _frames(self, output: RequestOutput, answer: CompletionOutput) -> bytes:
         check_answer(answer)
@@ -99,21 +95,7 @@ def _choice(
     return choice
 
 
-def _chunk(
-    plan: ChatPlan,
-    choices: list[ChatChunkChoice],
-    *,
-    finished: bool = False,
-    usage: Usage | None = None,
-) -> ChatChunk:
-    chunk = ChatChunk(
-        id=plan.head.id, created=plan.head.created, model=plan.head.model, choices=choices
-    )
-    is_last = not choices or (finished and not plan.usage.at_end)
-    if is_last:
-        chunk.system_fingerprint = plan.head.fingerprint
-    if usage is not None:
-        chunk.usage = usage
-    elif plan.usage.in_every_chunk:
-        chunk.usage = plan.tally.usage()
-    return chunk
+def _chunk(plan: ChatPlan, choices: list[ChatChunkChoice], *, finished: bool = False) -> ChatChunk:
+    head = plan.head
+    chunk = ChatChunk(id=head.id, created=head.created, model=head.model, choices=choices)
+    return plan.complete(chunk, finished=finished)

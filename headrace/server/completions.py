@@ -6,15 +6,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 from starlette.requests import Request
-from starlette.responses import Response
 
-from headrace.engine.client import EngineClient
 from headrace.errors import UnsupportedError, ValidationError
 from headrace.inputs import EngineInput
 from headrace.outputs import CompletionOutput, RequestOutput
-from headrace.server.answer import Head, Tally, UsagePlan, check_answer, json_response
+from headrace.server.answer import Head, check_answer
 from headrace.server.body import read_body
-from headrace.server.live import Job, LiveRequests, unless_disconnected
+from headrace.server.live import Job, LiveRequests
 from headrace.server.logprobs import LogprobWriter, prompt_logprobs, with_prompt
 from headrace.server.middleware import request_id_stem
 from headrace.server.params import (
@@ -23,6 +21,7 @@ from headrace.server.params import (
     priority_of,
     sampling_params,
 )
+from headrace.server.plan import AnswerPlan
 from headrace.server.prompts import completion_prompts, render_prompts, text_of, tokenizer_of
 from headrace.server.protocol.completions import (
     Completion,
@@ -36,8 +35,8 @@ from headrace.server.state import ServerState
 DEFAULT_MAX_TOKENS = 16
 
 
-@dataclass
-class CompletionPlan:
+@dataclass(kw_only=True)
+class CompletionPlan(AnswerPlan):
     """Everything decided about one request before the engine gets it.
 
     Attributes:
@@ -48,24 +47,11 @@ class CompletionPlan:
     """
 
     body: CompletionRequest
-    engine: EngineClient
-    head: Head
     jobs: list[Job]
     prompts: list[EngineInput]
     n: int
     echo: bool
     prompt_only: bool
-    as_ids: bool
-    tally: Tally
-    usage: UsagePlan
-
-    def writer(self) -> LogprobWriter:
-        """A writer for one choice."""
-        return LogprobWriter(
-            tokenizer_of(self.engine),
-            as_ids=self.as_ids,
-            hides_special=self.body.skip_special_tokens is not False,
-        )
 
     def prompt_text(self, job: int) -> str:
         """The text an echo begins with."""
@@ -133,14 +119,12 @@ async def plan_completion(
         body=body,
         engine=engine,
         head=Head.now(f"cmpl-{stem}", model, state.fingerprint),
+        settings=settings,
         jobs=jobs,
         prompts=prompts,
         n=params.n,
         echo=echo,
         prompt_only=max_tokens == 0,
-        as_ids=settings.return_tokens_as_token_ids or bool(body.return_tokens_as_token_ids),
-        tally=Tally(tells_cached=settings.enable_prompt_tokens_details),
-        usage=UsagePlan.of(body.stream_options, settings),
     )
 
 
@@ -198,17 +182,3 @@ async def answer_completion(
     with fields_as_sent(body):
         live = await LiveRequests.start(plan.engine, plan.jobs)
     return plan, live, headers
-
-
-async def respond_whole(
-    state: ServerState,
-    request: Request,
-    plan: CompletionPlan,
-    live: LiveRequests,
-    headers: dict[str, str],
-) -> Response:
-    """Wait for the answer; a client that goes away ends the requests."""
-    cut = state.cut
-    async with live:
-        answer = await unless_disconnected(request.receive, cut, whole_completion(plan, live))
-    return json_response(answer, headers)

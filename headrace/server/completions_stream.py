@@ -8,7 +8,6 @@ from headrace.outputs import CompletionOutput, RequestOutput
 from headrace.server.answer import check_answer
 from headrace.server.completions import CompletionPlan
 from headrace.server.logprobs import LogprobWriter
-from headrace.server.protocol.common import Usage
 from headrace.server.protocol.completions import CompletionChunk, CompletionChunkChoice
 from headrace.server.sse import TextFrames, frame
 
@@ -47,10 +46,7 @@ class CompletionFrames:
 
     def end(self) -> bytes:
         """What comes after the last output."""
-        plan = self._plan
-        if not plan.usage.at_end:
-            return b""
-        return frame(_chunk(plan, [], usage=plan.tally.usage()))
+        return frame(_chunk(self._plan, [])) if self._plan.usage.at_end else b""
 
     def _frames(self, job: int, output: RequestOutput, answer: CompletionOutput) -> bytes:
         check_answer(answer)
@@ -102,20 +98,8 @@ def _choice(
 
 
 def _chunk(
-    plan: CompletionPlan,
-    choices: list[CompletionChunkChoice],
-    *,
-    finished: bool = False,
-    usage: Usage | None = None,
+    plan: CompletionPlan, choices: list[CompletionChunkChoice], *, finished: bool = False
 ) -> CompletionChunk:
-    chunk = CompletionChunk(
-        id=plan.head.id, created=plan.head.created, model=plan.head.model, choices=choices
-    )
-    is_last = not choices or (finished and not plan.usage.at_end)
-    if is_last:
-        chunk.system_fingerprint = plan.head.fingerprint
-    if usage is not None:
-        chunk.usage = usage
-    elif plan.usage.in_every_chunk:
-        chunk.usage = plan.tally.usage()
-    return chunk
+    head = plan.head
+    chunk = CompletionChunk(id=head.id, created=head.created, model=head.model, choices=choices)
+    return plan.complete(chunk, finished=finished)
