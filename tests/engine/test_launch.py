@@ -92,6 +92,15 @@ def test_launch_without_an_interpreter_raises(monkeypatch: pytest.MonkeyPatch) -
         _launch()
 
 
+@pytest.fixture
+def _heeds_interrupts() -> Iterator[None]:
+    """Whoever started the tests may have them ignored, as shells do in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_heeds_interrupts")
 def test_launch_interrupted_leaves_nothing() -> None:
     def interrupt(stage: str, fraction: float) -> None:
         os.kill(os.getpid(), signal.SIGINT)
@@ -181,7 +190,8 @@ def test_script_killed_while_it_serves_leaves_no_child() -> None:
 
 
 STARTING = """
-import os, sys
+import os, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from headrace.engine.launch import launch_core
 from tests.engine.fakes import FACTORY, make_config
 launch_core(
