@@ -29,7 +29,8 @@ CLIENT_LEFT = 499
 UNMEASURED = OPEN_PATHS | {"/metrics"}
 DIRECT_SEND = "headrace.direct_send"
 """Key of a request's scope: the server's own `send`. Once an answer has begun, what stands between
-only passes its pieces on; a stream hands them over here."""
+only passes its pieces on; a stream hands them over here. Not there in an application that others
+serve or add to: only `run` wraps its own, to which nothing can be added."""
 
 
 class DirectSend:
