@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from threading import RLock
 from typing import Any, cast
 
@@ -18,9 +19,8 @@ from headrace.inputs import EngineInput, PromptType
 from headrace.logger import make_logger
 from headrace.messages.requests import Verb
 from headrace.metrics.loggers import LoggingStatLogger
-from headrace.metrics.prometheus import PrometheusStatLogger
-from headrace.metrics.reader import Metric, read_metrics
-from headrace.metrics.stats import StatLogger
+from headrace.metrics.records import Metric
+from headrace.metrics.stats import ReadableStatLogger, StatLogger
 from headrace.offline import (
     Conversation,
     Progress,
@@ -36,7 +36,8 @@ from headrace.text.user_tokenizer import UserTokenizer
 
 logger = make_logger(__name__)
 
-METRICS_PREFIX = "headrace"
+_METRICS = ("headrace.metrics.prometheus", "PrometheusStatLogger")
+"""Imported on use: few take measurements offline, and its library is slow to import."""
 
 
 class LLM(SyncControlVerbs):
@@ -65,9 +66,10 @@ class LLM(SyncControlVerbs):
     def __init__(self, model: str | None = None, **options: Any) -> None:
         options.setdefault("disable_log_stats", True)
         config = make_engine_config(EngineArgs(model=model, **options))
-        self._metrics: PrometheusStatLogger | None = None
+        self._metrics: ReadableStatLogger | None = None
         if config.front.log_stats:
-            self._metrics = PrometheusStatLogger(config, prefix=METRICS_PREFIX)
+            module, name = _METRICS
+            self._metrics = getattr(import_module(module), name)(config)
         loggers: list[StatLogger] = []
         if self._metrics is not None:
             loggers = [LoggingStatLogger(), self._metrics]
@@ -323,7 +325,7 @@ class LLM(SyncControlVerbs):
         if self._metrics is None:
             raise AssertionError("Stat logging disabled: make the LLM with disable_log_stats=False")
         with self._lock:
-            return read_metrics(self._metrics.registry, METRICS_PREFIX)
+            return self._metrics.read()
 
     def shutdown(self) -> None:
         """End the engine and its process. Idempotent; also done at the end of a `with` block."""

@@ -11,6 +11,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from headrace.config.engine import EngineConfig
 from headrace.messages.outputs import FinishReason, SchedulerStats
+from headrace.metrics.reader import read_metrics
+from headrace.metrics.records import Metric
 from headrace.metrics.stats import FinishedRequestStats, IterationStats
 from headrace.metrics.token_histogram import TokenHistogram
 
@@ -76,6 +78,10 @@ class PrometheusStatLogger:
     def render(self) -> bytes:
         """All metrics in the text format that Prometheus scrapes."""
         return generate_latest(self.registry)
+
+    def read(self) -> list[Metric]:
+        """The engine's metrics as plain records."""
+        return read_metrics(self.registry, self._prefix)
 
     def record(self, scheduler: SchedulerStats, iteration: IterationStats) -> None:
         """Take in one iteration."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from headrace.messages.outputs import SchedulerStats
+from headrace.metrics.records import Metric
 
 
 @dataclass(slots=True)
@@ -50,4 +51,12 @@ class StatLogger(Protocol):
 
     def log(self) -> None:
         """Called every `stats_interval` seconds: say what is worth saying."""
+        ...
+
+
+class ReadableStatLogger(StatLogger, Protocol):
+    """One that keeps what it is told."""
+
+    def read(self) -> list[Metric]:
+        """All of it now."""
         ...
