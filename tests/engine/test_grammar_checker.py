@@ -81,16 +81,14 @@ def test_costly_check_ends_its_process_and_the_next_one_is_served(
     assert checker.check(asked(regex="a"))
 
 
-def test_costly_checks_in_a_row_take_no_longer_than_one_each(make_checker: MakeChecker) -> None:
+def test_start_of_a_process_is_not_taken_for_a_check(make_checker: MakeChecker) -> None:
     checker = make_checker(compile_timeout=0.5)
     checker.check(asked(regex="a"))
     patterns = [{"type": "string", "pattern": f"a{i}.*b"} for i in range(30)]
     for i in range(3):
-        started = time.monotonic()
         with pytest.raises(ValidationError, match=r"longer than 0\.5 seconds"):
             checker.check(asked(json={"allOf": [*patterns, {"pattern": f"c{i}"}]}))
-        assert time.monotonic() - started < 10  # and not as long as a start may take
-    assert checker.check(asked(regex="b"))
+        assert checker.check(asked(regex=f"b{i}"))  # by a new process, which takes longer to start
 
 
 def test_grammar_that_nests_too_deep_for_a_thread_of_the_core_is_refused(
