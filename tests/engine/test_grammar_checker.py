@@ -139,6 +139,8 @@ async def test_event_loop_goes_on_while_a_grammar_is_checked(make_checker: MakeC
     await checker.check_soon(asked(regex="a"))
     [process] = psutil.Process().children()
     process.suspend()
+    while process.status() != psutil.STATUS_STOPPED:
+        await asyncio.sleep(0.001)
     slow = asyncio.create_task(checker.check_soon(asked(regex="b")))
     ticks = 0
     while not slow.done():
