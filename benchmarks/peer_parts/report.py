@@ -74,7 +74,8 @@ def _about(results: Results) -> str:
     if len(rows) > 1:
         how = (
             f"The figures come from {len(rows)} runs, between which other things ran on the "
-            "machine; within each, the engines took turns and the limits were measured anew."
+            "machine; within each, the engines took turns. Shares are of the highest limits found "
+            "in any run on the same machine."
         )
     head = ("run", "date", "processor", "threads", "headrace", "reads GB/s", "peaks GOP/s")
     return f"{how}\n\n{table(head, rows)}"

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peer_parts.floors import SHARES, ModelCost, machine_of
+from peer_parts.floors import SHARES, Machine, ModelCost, machine_of
 from peer_parts.works import CELLS, HEADRACE, INT8, Cell, Job, Target, stand_in
 
 
@@ -73,18 +73,30 @@ class Results:
         return sorted(found, key=lambda name: (not name.startswith(HEADRACE), name))
 
     def values(self, cell: str, engine: str, figure: str) -> list[float]:
-        """One for each turn that brought it; shares from the limits of the turn's own run."""
+        """One for each turn that brought it."""
         found = []
         for run, key, name, values in self.samples:
             if (key, name) != (cell, engine):
                 continue
             if figure in SHARES:
-                machine = machine_of(self.runs[run]["limits"])
+                machine = self._machine(run)
                 job, cost = Job(**self.jobs[cell]), ModelCost(**self.costs[cell])
                 found.append(SHARES[figure](job, cost, machine) / values["seconds"])
             elif figure in values:
                 found.append(values[figure])
         return found
+
+    def _machine(self, run: int) -> Machine:
+        """The highest limits that were measured in any run on the same machine: others who use it
+        can only lower what is measured, and a share should not rise by that."""
+        kind = ("cpu", "cores", "isa")
+        found = [
+            machine_of(other["limits"])
+            for other in self.runs
+            if all(other[key] == self.runs[run][key] for key in kind)
+            and other["limits"]["num_threads"] == self.runs[run]["limits"]["num_threads"]
+        ]
+        return Machine(max(limits.reads for limits in found), max(limits.peak for limits in found))
 
     def median(self, cell: str, engine: str, figure: str) -> float:
         """Nan if nothing was measured."""

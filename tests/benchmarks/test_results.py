@@ -103,11 +103,16 @@ def test_log_likelihood_change_is_relative(results: Results) -> None:
     assert judge(found, results).measured == pytest.approx(0.005)
 
 
-def test_samples_of_a_later_run_have_its_own_limits(results: Results) -> None:
+def test_shares_are_of_the_highest_limits_found_on_the_machine(results: Results) -> None:
     faster = {**RUN["limits"], "read_bytes_per_second": 4000.0}  # type: ignore[dict-item]
-    results.runs.append({**RUN, "limits": faster})
+    others = {**faster, "num_threads": 1}, {**faster, "num_threads": 8}
     results.add("W2 gguf", LLAMA_CPP, {"rate": 1.0, "seconds": 64.0, "others": 0.0})
-    assert results.values("W2 gguf", LLAMA_CPP, "stream") == [1.0]
+    results.runs.append({**RUN, "limits": others[0]})
+    results.runs.append({**RUN, "cpu": "another", "limits": others[1]})
+    assert results.values("W2 gguf", LLAMA_CPP, "stream") == [4.0]
+    results.runs.append({**RUN, "limits": faster})
+    results.add("W2 gguf", LLAMA_CPP, {"rate": 1.0, "seconds": 128.0, "others": 0.0})
+    assert results.values("W2 gguf", LLAMA_CPP, "stream") == [1.0, 0.5]
 
 
 def test_results_in_a_file_come_back_whole(results: Results, tmp_path: Path) -> None:
