@@ -134,13 +134,18 @@ def test_engine_without_a_tokenizer_or_an_end_token_refuses(tokenizer: Tokenizer
         GrammarChecker(config, None, [EOS], VOCAB_SIZE).check(asked(regex="a"))
 
 
+def stop(process: psutil.Process) -> None:
+    """Suspend it, and see that it is: until then one of its threads may still answer."""
+    process.suspend()
+    while process.status() != psutil.STATUS_STOPPED:
+        time.sleep(0.001)
+
+
 async def test_event_loop_goes_on_while_a_grammar_is_checked(make_checker: MakeChecker) -> None:
     checker = make_checker(compile_timeout=1.0)
     await checker.check_soon(asked(regex="a"))
     [process] = psutil.Process().children()
-    process.suspend()
-    while process.status() != psutil.STATUS_STOPPED:
-        await asyncio.sleep(0.001)
+    stop(process)
     slow = asyncio.create_task(checker.check_soon(asked(regex="b")))
     ticks = 0
     while not slow.done():
