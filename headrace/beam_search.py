@@ -1,5 +1,8 @@
 """Beam search over an engine: each round asks for one token of every beam, with the likeliest next
 tokens, and keeps the best. The engine's prefix cache holds what the beams share.
+
+With structured outputs a beam's log-probabilities are among the tokens that may follow: what the
+form of the answer dictates costs nothing.
 """
 
 from __future__ import annotations
@@ -79,7 +82,10 @@ class BeamSearch:
             temperature=params.temperature,
             ignore_eos=True,  # the end is for the search to see
             detokenize=False,
+            structured_outputs=params.structured_outputs,
         )
+        # Behind the end of a grammar nothing may follow.
+        self._ends_at_eos = not params.ignore_eos or params.structured_outputs is not None
 
     def run(self, prompts: Sequence[EngineInput]) -> list[BeamSearchOutput]:
         """The beams of each prompt, in the prompts' order.
@@ -95,13 +101,17 @@ class BeamSearch:
             beams = [beam for search in searches for beam in search.beams]
             if not beams:
                 break
-            inputs = [
-                EngineInput(beam.tokens, cache_salt=beam.orig_prompt.cache_salt) for beam in beams
-            ]
-            outputs = iter(self._ask(inputs, self._step_params))
+            outputs = iter(self._ask([self._input(beam) for beam in beams], self._step_params))
             for search in searches:
                 self._advance(search, [next(outputs) for _ in search.beams])
         return [self._finish(search) for search in searches]
+
+    def _input(self, beam: BeamSearchSequence) -> EngineInput:
+        prompt, is_free = beam.orig_prompt, self._params.structured_outputs is None
+        num_answer_tokens = None if is_free else len(beam.tokens) - len(prompt.prompt_token_ids)
+        return EngineInput(
+            beam.tokens, cache_salt=prompt.cache_salt, num_answer_tokens=num_answer_tokens
+        )
 
     def _end_full_beams(self, searches: Sequence[_Search]) -> None:
         for search in searches:
@@ -120,13 +130,15 @@ class BeamSearch:
             assert logprobs is not None
             entries: TokenLogprobMap = logprobs[0]
             for token_id, entry in entries.items():
+                if entry.logprob == -math.inf:  # fewer tokens may follow than were asked for
+                    continue
                 longer = BeamSearchSequence(
                     beam.orig_prompt,
                     [*beam.tokens, token_id],
                     [*beam.logprobs, entries],
                     beam.cum_logprob + entry.logprob,
                 )
-                if token_id in self._eos_token_ids and not self._params.ignore_eos:
+                if token_id in self._eos_token_ids and self._ends_at_eos:
                     longer.finish_reason = "stop"
                     longer.stop_reason = token_id
                     search.done.append(longer)

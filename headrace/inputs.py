@@ -77,3 +77,6 @@ class EngineInput(msgspec.Struct, frozen=True):
     prompt: str | None = None
     cache_salt: str | None = None
     prompt_embeds: PromptEmbeds | None = None
+    num_answer_tokens: int | None = None
+    """For beam search under a grammar: how many of the last tokens the grammar has taken; the
+    log-probabilities asked for are then among the tokens it allows next. None: the prompt alone."""

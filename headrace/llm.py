@@ -275,11 +275,14 @@ class LLM(SyncControlVerbs):
             raise UnsupportedError(
                 "beam search over prompt_embeds is not supported", param="prompt_embeds"
             )
+        eos_token_ids = self.model_config.eos_token_ids
+        if params.structured_outputs is not None and renderer.tokenizer is not None:
+            eos_token_ids = eos_token_ids or renderer.tokenizer.eos_token_ids  # as grammars do
         search = BeamSearch(
             lambda inputs, step: self._run(self._add(inputs, step, None), False),
             params,
             renderer.tokenizer,
-            self.model_config.eos_token_ids,
+            eos_token_ids,
             self.llm_engine.max_model_len,
         )
         step = concurrency_limit or len(rendered) or 1

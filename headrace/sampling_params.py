@@ -80,6 +80,7 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True, kw_only=True):
         ignore_eos: go on behind the end of an answer.
         temperature: of the distribution that is searched; 0 leaves it as it is.
         length_penalty: a beam's score is its log-probability over its length to this power.
+        structured_outputs: what every answer must follow.
 
     Raises:
         ValidationError: a value outside its rule. UnsupportedError: a field that is not offered.
@@ -104,9 +105,11 @@ class BeamSearchParams(msgspec.Struct, omit_defaults=True, kw_only=True):
         check_real("length_penalty", self.length_penalty, -100.0, 100.0)
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
             check_boolean(name, getattr(self, name))
-        for name in ("structured_outputs", "watermarking"):
-            if getattr(self, name) is not None:
-                raise UnsupportedError(f"beam search with {name} is not supported", param=name)
+        _check_structured_outputs(self.structured_outputs)
+        if self.watermarking is not None:
+            raise UnsupportedError(
+                "beam search with watermarking is not supported", param="watermarking"
+            )
 
 
 class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, forbid_unknown_fields=True):
@@ -190,7 +193,7 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, forbid_un
         self._check_stops()
         self._check_logprobs()
         self._check_token_lists()
-        self._check_structured_outputs()
+        _check_structured_outputs(self.structured_outputs)
         if self.is_greedy:
             self.temperature, self.top_p, self.top_k, self.min_p = 0.0, 1.0, 0, 0.0
 
@@ -334,14 +337,14 @@ class SamplingParams(msgspec.Struct, omit_defaults=True, kw_only=True, forbid_un
                 param="repetition_detection",
             )
 
-    def _check_structured_outputs(self) -> None:
-        asked = self.structured_outputs
-        if asked is not None and not isinstance(asked, StructuredOutputsParams):
-            raise ValidationError(
-                "structured_outputs must be StructuredOutputsParams",
-                param="structured_outputs",
-                value=asked,
-            )
+
+def _check_structured_outputs(asked: object) -> None:
+    if asked is not None and not isinstance(asked, StructuredOutputsParams):
+        raise ValidationError(
+            "structured_outputs must be StructuredOutputsParams",
+            param="structured_outputs",
+            value=asked,
+        )
 
 
 _NUMBERS = (

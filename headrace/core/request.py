@@ -47,11 +47,11 @@ class Request:
     __slots__ = (
         "block_ids", "chain", "drafter", "ends_at", "eos_token_id", "first_token_at", "grammar",
         "has_answered", "is_watched", "last_token_at", "max_num_tokens", "min_tokens",
-        "num_accepted_tokens", "num_cached_tokens", "num_computed_tokens", "num_draft_tokens",
-        "num_preemptions", "num_prefill_tokens", "num_prompt_tokens", "num_registered_blocks",
-        "order", "params", "prompt_embeds", "prompt_logprobs", "queued_at", "repetition",
-        "request_id", "scheduled_at", "seed", "skips_prefix_cache", "starts_by", "status",
-        "stop_token_ids", "token_ids",
+        "num_accepted_tokens", "num_answer_tokens", "num_cached_tokens", "num_computed_tokens",
+        "num_draft_tokens", "num_preemptions", "num_prefill_tokens", "num_prompt_tokens",
+        "num_registered_blocks", "order", "params", "prompt_embeds", "prompt_logprobs",
+        "queued_at", "repetition", "request_id", "scheduled_at", "seed", "skips_prefix_cache",
+        "starts_by", "status", "stop_token_ids", "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +84,7 @@ class Request:
         self.eos_token_id = None if ignores_eos else source.eos_token_id
         self.stop_token_ids = frozenset(source.stop_token_ids)
         self.grammar = source.grammar
+        self.num_answer_tokens = source.num_answer_tokens
         self.seed = seed
         self.order = order
         # Log-probabilities of the prompt exist only where the prompt is computed.
@@ -157,6 +158,7 @@ class Request:
             num_computed_tokens=self.num_computed_tokens,
             grammar=self.grammar,
             prompt_embeds=self.prompt_embeds,
+            num_answer_tokens=self.num_answer_tokens,
         )
 
     def to_output(

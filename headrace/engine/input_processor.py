@@ -101,6 +101,7 @@ class InputProcessor:
             is_watched=params.output_kind is not RequestOutputKind.FINAL_ONLY or bool(params.stop),
             grammar=grammar,
             prompt_embeds=prompt.prompt_embeds,
+            num_answer_tokens=prompt.num_answer_tokens,
         )
 
     def _next_suffix(self) -> int:

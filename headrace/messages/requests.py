@@ -41,6 +41,8 @@ class EngineCoreRequest(
     """What the text must follow; checked. The core must have been given the `Vocabulary` before."""
     prompt_embeds: PromptEmbeds | None = None
     """What the prompt is, in place of its token ids, which are zeros then."""
+    num_answer_tokens: int | None = None
+    """See `EngineInput`."""
 
 
 class Vocabulary(

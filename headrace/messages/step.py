@@ -27,6 +27,8 @@ class NewRequest(msgspec.Struct, frozen=True):
     """What the tokens generated must follow."""
     prompt_embeds: PromptEmbeds | None = None
     """Stand in place of the prompt's tokens, which are zeros then."""
+    num_answer_tokens: int | None = None
+    """See `EngineInput`."""
 
 
 class CachedRequest(msgspec.Struct, frozen=True):

@@ -173,6 +173,7 @@ class InputBatch:
             output_token_ids=new.token_ids[new.num_prompt_tokens :],
             vocab_size=self.vocab_size,
             processors=self._processors(params),
+            scores_allowed=new.num_answer_tokens is not None,
         )
         grammar = self._start_grammar(new)
         row = self._free_rows.pop()
@@ -189,7 +190,8 @@ class InputBatch:
             return None
         if self.grammars is None:
             raise ValidationError("this worker takes no grammars")
-        return self.grammars.start(new.grammar, new.token_ids[new.num_prompt_tokens :])
+        begin = new.num_prompt_tokens - (new.num_answer_tokens or 0)
+        return self.grammars.start(new.grammar, new.token_ids[begin:])
 
     def _processors(self, params: SamplingParams) -> list[RowProcessor]:
         """What the operator's processors want to do for one request."""

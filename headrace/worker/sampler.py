@@ -79,6 +79,11 @@ class Sampler:
         """
         processed = [i for i, row in enumerate(rows) if row.processors]
         faults, originals = self._process(logits, rows, processed) if processed else ({}, {})
+        if masks is not None:
+            for i, row in enumerate(rows):
+                if row.scores_allowed and mask_rows[i] >= 0:
+                    bits = np.unpackbits(masks[mask_rows[i]].view(np.uint8), bitorder="little")
+                    logits[i][bits[: logits.shape[1]] == 0] = -np.inf
         token_ids, records, errors = self._native.sample(
             logits, [row.native for row in rows], masks, list(mask_rows)
         )

@@ -30,6 +30,7 @@ class SamplingState:
             passed over.
         output_token_ids: generated before, when the request is resumed.
         processors: change the row before anything else does.
+        scores_allowed: log-probabilities are among the tokens that its grammar allows.
 
     Raises:
         ValidationError: an id in logit_bias, allowed_token_ids, bad words or the output is outside
@@ -38,7 +39,7 @@ class SamplingState:
 
     __slots__ = (
         "_thinking", "_thinking_end_id", "logprob_token_ids", "native", "num_logprobs",
-        "output_token_ids", "processors",
+        "output_token_ids", "processors", "scores_allowed",
     )  # fmt: skip
 
     def __init__(
@@ -50,8 +51,11 @@ class SamplingState:
         vocab_size: int,
         output_token_ids: Sequence[int] = (),
         processors: Sequence[RowProcessor] = (),
+        *,
+        scores_allowed: bool = False,
     ) -> None:
         self.processors = processors
+        self.scores_allowed = scores_allowed
         self.output_token_ids = list(output_token_ids) if processors else None
         """Kept for the processors only."""
         self.logprob_token_ids = params.logprob_token_ids or []

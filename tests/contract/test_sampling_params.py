@@ -211,12 +211,16 @@ def test_beam_search_params_outside_their_rules_are_refused(values: dict[str, An
 
 
 def test_beam_search_with_what_is_not_offered_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match="structured_outputs"):
-        BeamSearchParams(
-            beam_width=2, max_tokens=4, structured_outputs=StructuredOutputsParams(regex="a")
-        )
     with pytest.raises(UnsupportedError, match="watermarking"):
         BeamSearchParams(beam_width=2, max_tokens=4, watermarking={})
+
+
+def test_beam_search_takes_structured_outputs_of_their_type() -> None:
+    form = StructuredOutputsParams(regex="a")
+    params = BeamSearchParams(beam_width=2, max_tokens=4, structured_outputs=form)
+    assert params.structured_outputs is form
+    with pytest.raises(ValidationError, match="structured_outputs"):
+        BeamSearchParams(beam_width=2, max_tokens=4, structured_outputs={"regex": "a"})  # type: ignore[arg-type]
 
 
 # Properties

@@ -111,3 +111,21 @@ def test_masks_that_do_not_fit_are_refused(shape: tuple[int, int], rows: list[in
     logits = np.zeros((1, VOCAB_SIZE), np.float32)
     with pytest.raises(ValueError, match="mask"):
         Sampler(VOCAB_SIZE).sample(logits, [make_state()], np.zeros(shape, np.uint32), rows)
+
+
+def test_scores_can_be_among_the_allowed_tokens() -> None:
+    rng = np.random.default_rng(1)
+    logits = rng.normal(0, 3, (2, VOCAB_SIZE)).astype(np.float32)
+    ids = [4, 700, 1002]
+    params = SamplingParams(temperature=0.0, logprobs=8)
+    states = [SamplingState(params, 3, [], [], VOCAB_SIZE, scores_allowed=i == 0) for i in (0, 1)]
+    mask = make_mask(ids)[None]
+    among, of_all = Sampler(VOCAB_SIZE).sample(logits.copy(), states, mask, [0, 0]).logprobs
+    assert among is not None
+    assert of_all is not None
+    scores = dict(zip(among.token_ids, among.logprobs, strict=True))
+    right = logits[0, ids].astype(np.float64)
+    right -= np.log(np.exp(right).sum())
+    assert [scores[i] for i in ids] == pytest.approx(right.tolist(), abs=1e-5)
+    assert all(score == -np.inf for i, score in scores.items() if i not in ids)
+    assert min(of_all.logprobs) > -np.inf
