@@ -1,0 +1,35 @@
+"""What the server tells of itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.config.args import option
+from headrace.errors import ConfigError
+
+LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
+
+
+@dataclass
+class ObservabilitySettings:
+    """The options of the group Observability."""
+
+    metrics_prefix: str = option(
+        "headrace", "What stands before the colon in names of engine metrics.",
+        group="Observability",
+    )  # fmt: skip
+    uvicorn_log_level: str = option(
+        "info", "How much the HTTP layer logs.", group="Observability", choices=LOG_LEVELS
+    )
+    disable_uvicorn_access_log: bool = option(
+        False, "Log no line per HTTP request.", group="Observability"
+    )
+
+    def check_observability(self) -> None:
+        """Raise ConfigError for values that cannot work."""
+        if self.uvicorn_log_level not in LOG_LEVELS:
+            raise ConfigError(f"uvicorn_log_level must be one of {', '.join(LOG_LEVELS)}")
+        if not self.metrics_prefix.replace("_", "a").isalnum() or not self.metrics_prefix.isascii():
+            raise ConfigError(
+                f"metrics_prefix must be letters, digits and _, got {self.metrics_prefix!r}"
+            )
