@@ -24,7 +24,9 @@ NUM_STEPS = 300
 NUM_REPEATS = 5
 
 
-def make_scheduler(num_running: int, num_waiting: int, num_blocks: int, policy: str) -> Scheduler:
+def make_scheduler(
+    num_running: int, num_waiting: int, num_blocks: int, policy: str, num_tenants: int = 1
+) -> Scheduler:
     """A scheduler in the middle of its work: all seats taken by decodes, the rest waiting."""
     config = SchedulerConfig(
         max_num_seqs=num_running,
@@ -37,7 +39,9 @@ def make_scheduler(num_running: int, num_waiting: int, num_blocks: int, policy: 
     params = SamplingParams(max_tokens=NUM_STEPS * NUM_REPEATS * 2, ignore_eos=True)
     for number in range(num_running + num_waiting):
         prompt = [number % 50_000, *range(7)]
-        scheduler.add_request(EngineCoreRequest(str(number), prompt, params, None, [], 0.0))
+        tenant = str(number % num_tenants)
+        source = EngineCoreRequest(str(number), prompt, params, None, [], 0.0, tenant=tenant)
+        scheduler.add_request(source)
     while len(scheduler.roster.running) < num_running:
         step(scheduler)
     return scheduler
@@ -118,6 +122,16 @@ def abort_time(num_waiting: int, policy: str) -> float:
     return (time.perf_counter() - start) / num_waiting
 
 
+def turn_time(num_waiting: int, num_tenants: int) -> float:
+    """Seconds to start a waiting request of the tenant whose turn it is."""
+    queue = make_scheduler(1, num_waiting, 100_000, "fcfs", num_tenants).roster.waiting
+    num_popped = min(num_waiting, 1000)
+    start = time.perf_counter()
+    for _ in range(num_popped):
+        queue.pop()
+    return (time.perf_counter() - start) / num_popped
+
+
 def main() -> None:
     gc.disable()
     for policy in ("fcfs", "priority"):
@@ -126,6 +140,10 @@ def main() -> None:
         table(f"step of 64 decodes over waiting requests ({policy})", sizes, times)
         times = [abort_time(size, policy) for size in sizes]
         table(f"abort of a waiting request over waiting requests ({policy})", sizes, times)
+    sizes = (100, 1000, 10_000, 100_000)
+    table(
+        "turn of one of 10 tenants over waiting requests", sizes, [turn_time(n, 10) for n in sizes]
+    )
     sizes = (10_000, 100_000, 1_000_000)
     times = [step_time(make_scheduler(64, 16, size, "fcfs")) for size in sizes]
     table("step of 64 decodes over blocks in the pool", sizes, times)

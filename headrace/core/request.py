@@ -47,11 +47,12 @@ class Request:
     __slots__ = (
         "block_ids", "chain", "drafter", "ends_at", "eos_token_id", "first_token_at", "grammar",
         "has_answered", "is_watched", "last_token_at", "max_num_tokens", "min_tokens",
-        "num_accepted_tokens", "num_answer_tokens", "num_cached_tokens", "num_computed_tokens",
+        "num_accepted_tokens", "num_answer_tokens", "num_cached_tokens", "num_charged",
+        "num_computed_tokens",
         "num_draft_tokens", "num_preemptions", "num_prefill_tokens", "num_prompt_tokens",
         "num_registered_blocks", "order", "params", "prompt_embeds", "prompt_logprobs",
         "queued_at", "repetition", "request_id", "scheduled_at", "seed", "skips_prefix_cache",
-        "starts_by", "status", "stop_token_ids", "token_ids",
+        "starts_by", "status", "stop_token_ids", "tenant", "token_ids",
     )  # fmt: skip
 
     def __init__(
@@ -68,6 +69,9 @@ class Request:
     ) -> None:
         params = source.sampling_params
         self.request_id = source.request_id
+        self.tenant = source.tenant
+        self.num_charged = 0
+        """Tokens its tenant was charged for its start; see FairQueue."""
         self.token_ids = list(source.prompt_token_ids)
         """Prompt and answer."""
         self.num_prompt_tokens = len(self.token_ids)

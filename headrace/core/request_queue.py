@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Literal, Protocol
 
 from headrace.core.request import Request
@@ -32,6 +33,10 @@ class RequestQueue(Protocol):
 
     def remove(self, request: Request) -> None:
         """Take out this request, wherever it is. Raises KeyError when it is not here."""
+        ...
+
+    def in_order(self) -> Iterable[Request]:
+        """All of them, the next one first."""
         ...
 
     @property
@@ -74,6 +79,9 @@ class FCFSQueue:
 
     def remove(self, request: Request) -> None:
         del self._requests[request.order[-1]]
+
+    def in_order(self) -> Iterable[Request]:
+        return self._requests.values()
 
     @property
     def num_entries(self) -> int:
@@ -118,6 +126,9 @@ class PriorityQueue:
         if len(self._heap) > 2 * len(self._requests):
             self._heap = list(self._requests)
             heapq.heapify(self._heap)
+
+    def in_order(self) -> Iterable[Request]:
+        return [self._requests[order] for order in sorted(self._requests)]
 
     @property
     def num_entries(self) -> int:

@@ -11,10 +11,10 @@ from operator import attrgetter
 from typing import Literal
 
 from headrace.core.deadlines import Deadlines
+from headrace.core.fair_queue import FairQueue
 from headrace.core.gate import Gate
 from headrace.core.kv_cache import KVCacheManager
 from headrace.core.request import Request, RequestStatus
-from headrace.core.request_queue import make_request_queue
 from headrace.messages.outputs import EngineCoreOutput, FinishReason
 
 _ORDER = attrgetter("order")
@@ -25,7 +25,7 @@ class Roster:
 
     Args:
         kv_cache: where the blocks of those that run go back to.
-        policy: in which order requests wait.
+        policy: in which order the requests of a tenant wait.
         now: monotonic clock, seconds.
     """
 
@@ -39,7 +39,7 @@ class Roster:
         self._now = now
         self.requests: dict[str, Request] = {}
         """All of them."""
-        self.waiting = make_request_queue(policy)
+        self.waiting = FairQueue(policy)
         self.gate = Gate(self.waiting)
         self.deadlines = Deadlines()
         self.running: list[Request] = []
@@ -55,6 +55,7 @@ class Roster:
         """Queue a request whose id is not live."""
         self.num_queued_tokens += request.num_prompt_tokens
         self.requests[request.request_id] = request
+        self.waiting.join(request)
         self.gate.push(request)
         self.deadlines.add(request)
 
@@ -99,6 +100,7 @@ class Roster:
             self._finished_ids.append(request.request_id)
         self.num_queued_tokens -= max(0, request.num_prompt_tokens - request.num_computed_tokens)
         request.status = RequestStatus.FINISHED
+        self.waiting.leave(request)
         self.deadlines.forget(request)
 
     def sweep(self) -> None:
@@ -175,6 +177,7 @@ class Roster:
             "waiting": self.num_waiting,
             "deadlines": len(self.deadlines),
             "waiting_entries": self.waiting.num_entries,
+            "tenants": self.waiting.num_tenants,
             "finished_ids": len(self._finished_ids),
             "queued_tokens": self.num_queued_tokens,
         }

@@ -9,10 +9,11 @@ The rules, in the order they are applied (`order` of a request: by arrival, or b
 2. A running request that needs a block when none is free preempts the last running request in
    `order`, itself if it comes to that. The first one thus always goes on. A preempted request
    gives back its blocks, keeps its tokens and waits ahead of all that came after it.
-3. The first waiting request is admitted when a place, budget and blocks for all its known tokens
-   are free, so that prefills under way never wait for each other's blocks. One block is kept free
-   for each running request that may still grow, so that an admission is not undone at once. It is
-   never overtaken. A step that preempted admits nothing.
+3. The first waiting request (of the tenant whose turn it is, see `FairQueue`) is admitted when a
+   place, budget and blocks for all its known tokens are free, so that prefills under way never wait
+   for each other's blocks. One block is kept free for each running request that may still grow, so
+   that an admission is not undone at once. It is never overtaken. A step that preempted admits
+   nothing.
 4. All prefills of a step together may be limited further (`schedule`): then a running request whose
    prompt is not computed yet may have to wait a step, but never the first one in `order`.
 5. With speculative decoding, what is left of budget and blocks goes to tokens guessed for running

@@ -43,6 +43,8 @@ class EngineCoreRequest(
     """What the prompt is, in place of its token ids, which are zeros then."""
     num_answer_tokens: int | None = None
     """See `EngineInput`."""
+    tenant: str | None = None
+    """Whose it is: the waiting requests of several tenants are started in fair turns."""
 
 
 class Vocabulary(

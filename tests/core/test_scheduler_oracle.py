@@ -7,6 +7,7 @@ import random
 import pytest
 
 from headrace.config.engine import CacheConfig, SchedulerConfig, SpeculativeConfig
+from headrace.core import fair_queue
 from headrace.core.request import RequestStatus
 from headrace.core.scheduler import Scheduler
 from headrace.errors import ValidationError
@@ -23,7 +24,7 @@ SCENARIOS_PER_TEST = 60
 class Drill:
     """One scenario: the scheduler, the oracle and a checking executor, driven by a seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, quantum: int) -> None:
         rng = self.rng = random.Random(seed)
         self.block_size = rng.choice([1, 2, 3, 4])
         self.max_model_len = rng.randint(4, 24)
@@ -61,6 +62,7 @@ class Drill:
             max_model_len=self.max_model_len,
             shares_prefixes=shares,
             speculative=speculative,
+            quantum=quantum,
         )
         self.executor = RecordingExecutor(
             num_blocks=self.num_blocks,
@@ -77,6 +79,10 @@ class Drill:
         """The last ones of all requests that have ended."""
         self.num_preemptions = 0
         self.longest_shared = rng.choice([3, 20])
+        self.tenant_rng = random.Random(f"tenants of {seed}")
+        self.tenants = self.tenant_rng.choice([[None], [None, "a", "b"]])
+        self.num_turns = 0
+        """Requests that were started before one that came earlier, at the same priority."""
         self.roots = [[rng.randrange(VOCAB_SIZE) for _ in range(24)] for _ in range(2)]
 
     def add(self) -> None:
@@ -104,6 +110,7 @@ class Drill:
             arrival_time=float(rng.randint(0, 3)),
             priority=rng.randint(-1, 1),
             cache_salt=rng.choice([None, None, None, "salt"]),
+            tenant=self.tenant_rng.choice(self.tenants),
         )
         fits = self.oracle.add(
             request_id,
@@ -113,6 +120,7 @@ class Drill:
             arrival=source.arrival_time,
             salt=source.cache_salt,
             reads_cache=params.prompt_logprobs is None,
+            tenant=source.tenant,
         )
         if not fits:
             with pytest.raises(ValidationError, match="KV cache holds"):
@@ -149,6 +157,12 @@ class Drill:
             (c.request_id, tuple(c.new_block_ids), c.num_computed_tokens)
             for c in order.cached_requests
         ] == decision.old
+        for new in order.new_requests:
+            started = scheduler.roster.requests[new.request_id].order
+            self.num_turns += any(
+                one.rank < started[-len(one.rank) :] and one.level == started[0]
+                for one in oracle.waiting
+            )
         assert order.draft_token_ids == decision.drafts
         assert order.num_scheduled_tokens == decision.counts
         assert list(order.num_scheduled_tokens) == list(decision.counts)
@@ -188,6 +202,9 @@ class Drill:
         assert stats.num_running == len(oracle.running)
         assert stats.num_waiting == len(oracle.waiting)
         assert stats.num_free_blocks == len(oracle.free)
+        expected = oracle.next_waiting(foretell=True) if oracle.waiting else None
+        foretold = next(scheduler.roster.waiting.in_order(), None)
+        assert (foretold and foretold.request_id) == (expected and expected.request_id)
         assert stats.num_queued_tokens == sum(
             max(0, r.num_prompt - r.computed) for r in oracle.live()
         )
@@ -352,10 +369,14 @@ def _random_speculative(rng: random.Random) -> SpeculativeConfig:
 
 
 @pytest.mark.parametrize("batch", range(10))
-def test_decisions_over_random_lives_equal_those_of_the_oracle(batch: int) -> None:
-    num_preemptions = num_hits = num_accepted = 0
+def test_decisions_over_random_lives_equal_those_of_the_oracle(
+    batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quantum = (1, 3, 16, fair_queue.QUANTUM)[batch % 4]
+    monkeypatch.setattr(fair_queue, "QUANTUM", quantum)
+    num_preemptions = num_hits = num_accepted = num_turns = 0
     for seed in range(batch * SCENARIOS_PER_TEST, (batch + 1) * SCENARIOS_PER_TEST):
-        drill = Drill(seed)
+        drill = Drill(seed, quantum)
         try:
             drill.run()
         except Exception as error:
@@ -364,7 +385,9 @@ def test_decisions_over_random_lives_equal_those_of_the_oracle(batch: int) -> No
         num_preemptions += drill.num_preemptions
         num_hits += drill.oracle.hits
         num_accepted += drill.num_accepted
+        num_turns += drill.num_turns
     # The scenarios are worth something only when they reach the rare paths.
     assert num_preemptions > 10
     assert num_hits > 100
     assert num_accepted > 50
+    assert num_turns > 10

@@ -22,6 +22,10 @@ class OracleRequest:
     rank: tuple[float, ...]
     salt: str | None
     reads_cache: bool
+    tenant: str | None = None
+    level: int = 0
+    """Its priority, where those count."""
+    charged: int = 0
     blocks: list[int] = field(default_factory=list)
     computed: int = 0
     offered: int = 0
@@ -66,8 +70,13 @@ class OracleScheduler:
         max_model_len: int,
         shares_prefixes: bool,
         speculative: SpeculativeConfig | None = None,
+        quantum: int = 128,
     ) -> None:
         self.config = config
+        self.quantum = quantum
+        self.turns: dict[int, list[str | None]] = {}
+        """Per priority: the tenants that wait, the next one first."""
+        self.balances: dict[str | None, int] = {}
         self.speculative = speculative
         self.block_size = block_size
         self.num_blocks = num_blocks
@@ -93,6 +102,7 @@ class OracleScheduler:
         arrival: float,
         salt: str | None,
         reads_cache: bool,
+        tenant: str | None = None,
     ) -> bool:
         """Queue a request; False when it could never fit."""
         max_total = min(len(prompt) + max_tokens, self.max_model_len)
@@ -101,18 +111,69 @@ class OracleScheduler:
         by_priority = self.config.policy == "priority"
         rank = (priority, arrival, self.num_added) if by_priority else (self.num_added,)
         self.num_added += 1
+        level = priority if by_priority else 0
+        if tenant not in [one.tenant for one in self.live()]:
+            self.balances[tenant] = self.quantum
         self.waiting.append(
-            OracleRequest(request_id, list(prompt), len(prompt), max_total, rank, salt, reads_cache)
+            OracleRequest(
+                request_id,
+                list(prompt),
+                len(prompt),
+                max_total,
+                rank,
+                salt,
+                reads_cache,
+                tenant,
+                level,
+            )
         )
+        turns = self.turns.setdefault(level, [])
+        if tenant not in turns:
+            turns.append(tenant)
         return True
 
     def abort(self, request_id: str) -> None:
         for request in list(self.waiting):
             if request.request_id == request_id:
-                self.waiting.remove(request)
+                self._stop_waiting(request)
+                self._settle(request)
         for request in list(self.running):
             if request.request_id == request_id:
                 self._leave(request)
+                self._settle(request)
+
+    def next_waiting(self, *, foretell: bool = False) -> OracleRequest:
+        """The oldest of the tenant whose turn it is, at the best priority.
+
+        Args:
+            foretell: the turn is not taken yet.
+        """
+        level = min(one.level for one in self.waiting)
+        turns, balances = self.turns[level], self.balances
+        if foretell:
+            turns, balances = turns.copy(), balances.copy()
+        while balances[turns[0]] <= 0:
+            balances[turns[0]] += self.quantum
+            turns.append(turns.pop(0))
+        of_tenant = [r for r in self.waiting if (r.level, r.tenant) == (level, turns[0])]
+        return min(of_tenant, key=lambda r: r.rank)
+
+    def _stop_waiting(self, request: OracleRequest) -> None:
+        self.waiting.remove(request)
+        key = (request.level, request.tenant)
+        if key not in [(one.level, one.tenant) for one in self.waiting]:
+            self.turns[request.level].remove(request.tenant)
+
+    def _charge(self, request: OracleRequest, num: int) -> int:
+        if all(one.tenant == request.tenant for one in self.waiting):
+            return 0
+        self.balances[request.tenant] -= num
+        return num
+
+    def _settle(self, request: OracleRequest) -> None:
+        self._charge(request, len(request.tokens) - request.num_prompt)
+        if request.tenant not in [one.tenant for one in self.live()]:
+            del self.balances[request.tenant]
 
     def live(self) -> list[OracleRequest]:
         return self.waiting + self.running
@@ -194,7 +255,7 @@ class OracleScheduler:
         config = self.config
         places = min(config.max_num_seqs, config.max_num_batched_tokens)
         while self.waiting and min(left, prefill_left) > 0 and len(self.running) < places:
-            request = min(self.waiting, key=lambda r: r.rank)
+            request = self.next_waiting()
             prefix = self._longest_prefix(request)
             computed = len(prefix) * self.block_size
             num = len(request.tokens) - computed
@@ -219,7 +280,8 @@ class OracleScheduler:
                 if self.shares_prefixes and request.reads_cache:
                     self.queries += request.num_prompt
                     self.hits += request.cached
-            self.waiting.remove(request)
+            self._stop_waiting(request)
+            request.charged = self._charge(request, len(request.tokens))
             self.running.append(request)
             decision.counts[request.request_id] = num
             decision.new.append(
@@ -254,6 +316,7 @@ class OracleScheduler:
                     self._learn(request, len(guess), right)
             if request_id in ended or request_id in failed:
                 self._leave(request)
+                self._settle(request)
 
     def _learn(self, request: OracleRequest, num_guessed: int, num_right: int) -> None:
         request.right = 0.9 * request.right + num_right
@@ -283,6 +346,10 @@ class OracleScheduler:
         request.computed = 0
         request.preemptions += 1
         self.waiting.append(request)
+        turns = self.turns.setdefault(request.level, [])
+        self.turns[request.level] = [request.tenant, *(t for t in turns if t != request.tenant)]
+        self.balances[request.tenant] += request.charged
+        request.charged = 0
 
     def _leave(self, request: OracleRequest) -> None:
         self.running.remove(request)
