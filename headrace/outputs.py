@@ -63,6 +63,8 @@ class RequestMetrics:
     """Tokens guessed by speculative decoding."""
     num_accepted_tokens: int = 0
     """Those of them that were generated."""
+    finish_reasons: list[str] = field(default_factory=list)
+    """Of the answers that have ended, in the order in which they did."""
 
     @property
     def queue_time(self) -> float | None:

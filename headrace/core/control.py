@@ -17,6 +17,7 @@ from headrace.messages.requests import (
     CallWorkers,
     GetControlState,
     GetDebugState,
+    GetProgress,
     Pause,
     PauseMode,
     ReleaseKVCache,
@@ -79,6 +80,8 @@ class Control:
                 return self._reset_prefix_cache(verb.reset_running_requests)
             case GetDebugState():
                 return self._scheduler.debug_state()
+            case GetProgress():
+                return self._scheduler.roster.progress(verb.request_ids)
             case Pause():
                 self._check_mode(verb.mode)
                 return self._pause(verb.mode, verb.clear_cache)

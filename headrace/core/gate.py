@@ -34,6 +34,11 @@ class Gate:
         """Requests that wait behind the gate."""
         return 0 if self._held is None else len(self._held)
 
+    @property
+    def held(self) -> list[Request]:
+        """Those, in their order."""
+        return list((self._held or {}).values())
+
     def push(self, request: Request) -> None:
         """Queue a new request, behind the gate while it closes."""
         if self._held is None:

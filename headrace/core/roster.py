@@ -15,7 +15,7 @@ from headrace.core.fair_queue import FairQueue
 from headrace.core.gate import Gate
 from headrace.core.kv_cache import KVCacheManager
 from headrace.core.request import Request, RequestStatus
-from headrace.messages.outputs import EngineCoreOutput, FinishReason
+from headrace.messages.outputs import EngineCoreOutput, FinishReason, RequestProgress
 
 _ORDER = attrgetter("order")
 
@@ -169,6 +169,15 @@ class Roster:
         """Those that wait, on either side of the gate."""
         return len(self.waiting) + self.gate.num_held
 
+    def progress(self, request_ids: list[str]) -> dict[str, RequestProgress]:
+        """How far these requests are, those that are live. Looks at all that wait."""
+        live = {i: self.requests[i] for i in request_ids if i in self.requests}
+        places: dict[str, int] = {}
+        if any(request.status is RequestStatus.WAITING for request in live.values()):
+            waiting = [*self.waiting.in_order(), *self.gate.held]
+            places = {request.request_id: place for place, request in enumerate(waiting, 1)}
+        return {i: _progress(request, places.get(i, 0)) for i, request in live.items()}
+
     def debug_state(self) -> dict[str, int]:
         """Sizes of all that grows with requests, for leak checks."""
         return {
@@ -181,3 +190,15 @@ class Roster:
             "finished_ids": len(self._finished_ids),
             "queued_tokens": self.num_queued_tokens,
         }
+
+
+def _progress(request: Request, place: int) -> RequestProgress:
+    is_known = request.num_computed_tokens >= request.num_prompt_tokens
+    return RequestProgress(
+        stage="waiting" if place else "decode" if is_known else "prefill",
+        position=place,
+        num_prompt_tokens=request.num_prompt_tokens,
+        num_computed_tokens=min(request.num_computed_tokens, request.num_prompt_tokens),
+        num_output_tokens=len(request.token_ids) - request.num_prompt_tokens,
+        num_preemptions=request.num_preemptions,
+    )

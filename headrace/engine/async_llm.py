@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager, aclosing
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from headrace.config.args import EngineArgs
 from headrace.config.engine import EngineConfig, ModelConfig
 from headrace.engine.control_verbs import AsyncControlVerbs
@@ -28,8 +30,8 @@ from headrace.engine.setup import make_engine_config
 from headrace.engine.streaming_input import stream_pieces
 from headrace.errors import EngineDeadError, EngineGenerateError, HeadraceError, UnsupportedError
 from headrace.inputs import EngineInput, PromptType, StreamingInput
-from headrace.messages.outputs import SchedulerStats
-from headrace.messages.requests import EngineCoreRequest, GetDebugState, Verb
+from headrace.messages.outputs import RequestProgress, SchedulerStats
+from headrace.messages.requests import EngineCoreRequest, GetDebugState, GetProgress, Verb
 from headrace.metrics.stats import StatLogger
 from headrace.outputs import RequestOutput
 from headrace.sampling_params import SamplingParams
@@ -140,12 +142,14 @@ class AsyncLLM(AsyncControlVerbs):
         reasoning_ended: bool | None = None,
         reasoning_parser_kwargs: Mapping[str, Any] | None = None,
         kv_hints: object = None,
+        tenant: str | None = None,
     ) -> RequestOutputCollector:
         """Check everything that can be known now, then queue the request.
 
         Args:
             tokenization_kwargs: see Tokenization.
             prompt_text: the text that ids are said to come from.
+            tenant: whose it is: the waiting requests of several tenants are started in fair turns.
             session_id, reasoning_ended, reasoning_parser_kwargs, kv_hints: hints without effect.
 
         Raises:
@@ -171,11 +175,12 @@ class AsyncLLM(AsyncControlVerbs):
             prompt_text=prompt_text,
             priority=priority,
             arrival_time=arrival_time,
+            tenant=tenant,
         )
         # From here on nothing waits: a cancelled caller has either queued nothing or holds all.
         ids: list[str] = []
         collector = RequestOutputCollector(
-            request_id, params.output_kind, partial(release, self._client, self._front, ids)
+            request_id, params.output_kind, partial(release, self._client, self._front, ids), ids
         )
         ids += submit(self._client, self._front, request, request_id, rendered, params, collector)
         return collector
@@ -336,6 +341,11 @@ class AsyncLLM(AsyncControlVerbs):
     def admit(self, n: int = 1) -> AbstractContextManager[None]:
         """check_admission, and n requests count as queued inside the `with` block."""
         return self._intake.admit(n)
+
+    async def progress(self, core_ids: Sequence[str]) -> dict[str, RequestProgress]:
+        """How far requests are, by their ids in the core; those that have ended are left out."""
+        found = await self.call(GetProgress(list(core_ids)))
+        return msgspec.convert(found, dict[str, RequestProgress])
 
     async def check_health(self) -> None:
         """Raise EngineDeadError when the core has ended or gives no sign of life.

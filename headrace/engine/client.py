@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 from headrace.config.engine import EngineConfig
 from headrace.inputs import EngineInput, PromptType
-from headrace.messages.outputs import SchedulerStats
+from headrace.messages.outputs import RequestProgress, SchedulerStats
 from headrace.messages.requests import PauseMode
-from headrace.outputs import RequestOutput
+from headrace.outputs import RequestMetrics, RequestOutput
 from headrace.sampling_params import SamplingParams
 from headrace.text.renderer import Renderer
 from headrace.text.tokenizer import Tokenizer
@@ -20,6 +20,12 @@ class RequestOutputStream(Protocol):
     """The one holder of a live request: iterate it to the end, or close it, which aborts."""
 
     request_id: str
+
+    core_ids: Sequence[str]
+    """In the core; n of them."""
+
+    metrics: RequestMetrics
+    """What it took until now."""
 
     def __aiter__(self) -> RequestOutputStream: ...
 
@@ -76,8 +82,12 @@ class EngineClient(Protocol):
         arrival_time: float | None = None,
         *,
         priority: int = 0,
+        tenant: str | None = None,
     ) -> RequestOutputStream:
         """Check everything that can be known now, then queue the request.
+
+        Args:
+            tenant: whose it is: the waiting requests of several tenants are started in fair turns.
 
         Raises ValidationError, UnsupportedError, AdmissionError or EngineDeadError before anything
         has been queued.
@@ -96,7 +106,15 @@ class EngineClient(Protocol):
         ...
 
     async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:
-        """End every live request with this caller's id; its reader gets finish_reason `abort`."""
+        """End every live request with this caller's id; its reader gets finish_reason `abort`.
+
+        Args:
+            internal: they are ids in the core.
+        """
+        ...
+
+    async def progress(self, core_ids: Sequence[str]) -> dict[str, RequestProgress]:
+        """How far requests are, by their ids in the core; those that have ended are left out."""
         ...
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:

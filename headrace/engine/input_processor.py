@@ -72,6 +72,7 @@ class InputProcessor:
         priority: int = 0,
         arrival_time: float | None = None,
         grammar: str | None = None,
+        tenant: str | None = None,
     ) -> EngineCoreRequest:
         """The core's request for one prompt, with n still as asked for (see parallel_sampling).
 
@@ -102,6 +103,7 @@ class InputProcessor:
             grammar=grammar,
             prompt_embeds=prompt.prompt_embeds,
             num_answer_tokens=prompt.num_answer_tokens,
+            tenant=tenant,
         )
 
     def _next_suffix(self) -> int:

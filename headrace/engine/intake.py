@@ -74,6 +74,7 @@ class Intake:
         prompt_text: str | None = None,
         priority: int = 0,
         arrival_time: float | None = None,
+        tenant: str | None = None,
     ) -> tuple[EngineCoreRequest, EngineInput]:
         """Let a request in and check all of it; what the core is to get, and its prompt.
 
@@ -98,6 +99,7 @@ class Intake:
             priority=priority,
             arrival_time=arrival_time,
             grammar=grammar,
+            tenant=tenant,
         )
         return request, prompt
 

@@ -73,6 +73,7 @@ class PartLedger:
         self._finish_reason = finish_reason
         metrics = self.metrics
         metrics.e2e_latency = self._e2e_latency = now - metrics.arrival_time
+        metrics.finish_reasons.append(finish_reason)
         if self.last_token_at is not None and not self._has_last_word:
             # Until the core's last word is in, as far as is known here.
             metrics.last_token_ts = _latest(metrics.last_token_ts, self.last_token_at)

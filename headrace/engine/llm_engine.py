@@ -32,7 +32,7 @@ from headrace.messages.outputs import SchedulerStats
 from headrace.messages.requests import EngineCoreRequest, GetDebugState, Verb
 from headrace.messages.startup import EngineReady
 from headrace.metrics.stats import StatLogger
-from headrace.outputs import RequestOutput
+from headrace.outputs import RequestMetrics, RequestOutput
 from headrace.sampling_params import SamplingParams
 from headrace.text.tokenizer import Tokenizer
 
@@ -46,6 +46,9 @@ class _OutputList:
 
     def __init__(self) -> None:
         self._outputs: list[RequestOutput] = []
+
+    def begin(self, metrics: RequestMetrics) -> None:
+        """Outputs carry them."""
 
     def put(self, output: RequestOutput) -> None:
         self._outputs.append(output)

@@ -6,10 +6,11 @@ Putting never waits: what a slow reader has not taken is merged. Letting go is o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
 from headrace.errors import EngineGenerateError, QueueTimeoutError, ValidationError
-from headrace.outputs import CompletionOutput, RequestOutput
+from headrace.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from headrace.sampling_params import RequestOutputKind
 
 RETRY_AFTER_SECONDS = 1.0
@@ -23,14 +24,27 @@ class RequestOutputCollector:
         request_id: the caller's.
         kind: how outputs are merged: deltas are joined, others replaced.
         release: called once, when the reader lets go before the last output.
+        core_ids: the request's in the core, once it has been sent there.
+
+    Attributes:
+        metrics: what the request took until now.
     """
 
-    __slots__ = ("_error", "_is_done", "_kind", "_pending", "_release", "_waiter", "request_id")
+    __slots__ = (
+        "_error", "_is_done", "_kind", "_pending", "_release", "_waiter", "core_ids", "metrics",
+        "request_id",
+    )  # fmt: skip
 
     def __init__(
-        self, request_id: str, kind: RequestOutputKind, release: Callable[[], None]
+        self,
+        request_id: str,
+        kind: RequestOutputKind,
+        release: Callable[[], None],
+        core_ids: Sequence[str] = (),
     ) -> None:
         self.request_id = request_id
+        self.core_ids = core_ids
+        self.metrics = RequestMetrics(time.time())
         self._kind = kind
         self._release: Callable[[], None] | None = release
         self._pending: RequestOutput | None = None
@@ -40,6 +54,10 @@ class RequestOutputCollector:
         self._is_done = False
 
     # The producer's side
+
+    def begin(self, metrics: RequestMetrics) -> None:
+        """The request has been taken in; its metrics from now on."""
+        self.metrics = metrics
 
     def put(self, output: RequestOutput) -> None:
         """Take in an output."""

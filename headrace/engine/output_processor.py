@@ -97,6 +97,7 @@ class OutputProcessor:
                 parent=parent,
                 index=index,
             )
+        sink.begin(metrics)
         self._by_external_id.setdefault(external_id, {}).update(dict.fromkeys(child_ids))
         self.num_queued_tokens += len(prompt.prompt_token_ids) * len(children)
         return children

@@ -21,6 +21,10 @@ from headrace.text.detokenizer import IncrementalDetokenizer
 class OutputSink(Protocol):
     """Where the outputs of one request go. Never blocks; called by whoever processes outputs."""
 
+    def begin(self, metrics: RequestMetrics) -> None:
+        """The request has been taken in; its metrics from now on, shared by its n parts."""
+        ...
+
     def put(self, output: RequestOutput) -> None:
         """Take in an output; a part with finish_reason `error` has failed."""
         ...

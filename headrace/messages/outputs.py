@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
@@ -58,6 +58,19 @@ class RequestLedger(msgspec.Struct, array_like=True, frozen=True, forbid_unknown
     """Tokens guessed for it by speculative decoding."""
     num_accepted_tokens: int = 0
     """Those of them that are part of the answer."""
+
+
+class RequestProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far a live request is."""
+
+    stage: Literal["waiting", "prefill", "decode"]
+    position: int
+    """Among those that wait, from 1, if nothing else comes; 0 when it does not wait."""
+    num_prompt_tokens: int
+    num_computed_tokens: int
+    """Of its prompt."""
+    num_output_tokens: int
+    num_preemptions: int
 
 
 class EngineCoreOutput(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

@@ -92,6 +92,15 @@ class GetDebugState(
     """Control verb: sizes of the core's internal maps, for leak checks. Result: dict[str, int]."""
 
 
+class GetProgress(
+    msgspec.Struct, array_like=True, tag="get_progress", frozen=True, forbid_unknown_fields=True
+):
+    """Control verb: how far these requests are. Result: dict[str, RequestProgress], without those
+    that are not live."""
+
+    request_ids: list[str]
+
+
 PauseMode: TypeAlias = Literal["abort", "wait", "keep"]
 """What becomes of requests under way: ended, finished first, or stopped until resumed."""
 
@@ -178,6 +187,7 @@ class CallWorkers(
 Verb: TypeAlias = (
     ResetPrefixCache
     | GetDebugState
+    | GetProgress
     | Pause
     | Resume
     | Sleep

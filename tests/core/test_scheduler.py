@@ -720,3 +720,33 @@ def test_reset_prefix_cache_is_refused_while_requests_run() -> None:
     rig.add("b", [1] * 9)
     rig.run()
     assert rig.outputs["b"][0].num_cached_tokens == 0
+
+
+def test_progress_tells_stage_place_and_tokens_of_live_requests() -> None:
+    rig = Rig(max_num_seqs=2, max_num_batched_tokens=6)
+    rig.add("decodes", [1, 2])
+    rig.step()
+    rig.add("prefills", list(range(20)))
+    rig.step()
+    for name in ("first", "second"):
+        rig.add(name, [1])
+    found = rig.scheduler.roster.progress(["decodes", "prefills", "second", "first", "gone"])
+    assert {name: (one.stage, one.position) for name, one in found.items()} == {
+        "decodes": ("decode", 0),
+        "prefills": ("prefill", 0),
+        "first": ("waiting", 1),
+        "second": ("waiting", 2),
+    }
+    assert found["decodes"].num_output_tokens == 2
+    assert 0 < found["prefills"].num_computed_tokens < 20 == found["prefills"].num_prompt_tokens
+
+
+def test_progress_tells_the_place_of_those_behind_a_closing_gate() -> None:
+    rig = Rig(max_num_seqs=1)
+    rig.add("runs", [1])
+    rig.step()
+    rig.add("waits", [1])
+    rig.scheduler.roster.gate.close()
+    rig.add("held", [1])
+    found = rig.scheduler.roster.progress(["held", "waits"])
+    assert (found["waits"].position, found["held"].position) == (1, 2)

@@ -630,3 +630,21 @@ def test_script_from_stdin_without_shutdown_ends_clean(tokenizer_folder: str) ->
     assert text == "bcd"
     assert run.returncode == 0
     assert not psutil.pid_exists(int(pid))
+
+
+async def test_progress_and_end_of_a_request_by_its_ids_in_the_core(
+    make_engine: MakeEngine,
+) -> None:
+    engine = make_engine()
+    stream = await engine.add_request("same", "abc", _params(max_tokens=400, n=2))
+    other = await engine.add_request("same", "abc", _params(max_tokens=400))
+    assert len(stream.core_ids) == 2
+    found = await engine.progress([*stream.core_ids, "unknown"])
+    assert set(found) == set(stream.core_ids)
+    assert all(one.num_prompt_tokens >= 3 for one in found.values())
+    await engine.abort(stream.core_ids, internal=True)
+    last = [output async for output in stream][-1]
+    assert [answer.finish_reason for answer in last.outputs] == ["abort", "abort"]
+    assert stream.metrics.finish_reasons == ["abort", "abort"]
+    assert set(await engine.progress(other.core_ids)) == set(other.core_ids)
+    await other.aclose()

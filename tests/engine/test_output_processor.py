@@ -19,7 +19,7 @@ from headrace.messages.outputs import (
 from headrace.messages.requests import EngineCoreRequest
 from headrace.messages.startup import EngineReady
 from headrace.metrics.stats import IterationStats
-from headrace.outputs import RequestOutput
+from headrace.outputs import RequestMetrics, RequestOutput
 from headrace.sampling_params import RequestOutputKind, SamplingParams
 from headrace.text.tokenizer import Tokenizer
 from tests.engine.fakes import make_config
@@ -34,6 +34,9 @@ class Sink:
     def __init__(self) -> None:
         self.outputs: list[RequestOutput] = []
         self.errors: list[Exception] = []
+
+    def begin(self, metrics: RequestMetrics) -> None:
+        self.metrics = metrics
 
     def put(self, output: RequestOutput) -> None:
         self.outputs.append(output)

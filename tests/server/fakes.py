@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -15,9 +16,9 @@ from headrace.engine.control_verbs import AsyncControlVerbs
 from headrace.errors import AdmissionError, EngineDeadError, EngineGenerateError, ValidationError
 from headrace.inputs import ChatMessage, EngineInput, PromptType
 from headrace.logprobs import Logprob, TokenLogprobMap
-from headrace.messages.outputs import SchedulerStats
+from headrace.messages.outputs import RequestProgress, SchedulerStats
 from headrace.messages.requests import Verb
-from headrace.outputs import CompletionOutput, RequestOutput
+from headrace.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from headrace.sampling_params import RequestOutputKind, SamplingParams
 
 BOS, EOS = 256, 257
@@ -110,6 +111,8 @@ class FakeEngine(AsyncControlVerbs):
         self.gate = asyncio.Event()
         self.gate.set()
         self.live: set[str] = set()
+        self.streams: dict[str, FakeStream] = {}
+        self.tenants: list[str | None] = []
         self.aborted: list[str] = []
         self.seen: list[tuple[str, EngineInput, SamplingParams, int]] = []
         self.limit: int | None = None
@@ -152,6 +155,7 @@ class FakeEngine(AsyncControlVerbs):
         arrival_time: float | None = None,
         *,
         priority: int = 0,
+        tenant: str | None = None,
     ) -> FakeStream:
         if self.is_dead:
             raise EngineDeadError
@@ -160,9 +164,11 @@ class FakeEngine(AsyncControlVerbs):
         if len(prompt.prompt_token_ids) >= self.max_model_len:
             raise ValidationError("the prompt is too long", param="prompt")
         self.seen.append((request_id, prompt, params, priority))
+        self.tenants.append(tenant)
         self._num_added += 1
         stream = FakeStream(self, request_id, f"{self._num_added}", prompt, params)
         self.live.add(stream.key)
+        self.streams[stream.key] = stream
         return stream
 
     async def generate(
@@ -181,7 +187,16 @@ class FakeEngine(AsyncControlVerbs):
             await stream.aclose()
 
     async def abort(self, request_id: str | Iterable[str], internal: bool = False) -> None:
-        raise NotImplementedError
+        for key in [request_id] if isinstance(request_id, str) else list(request_id):
+            self.streams[key].end_early = True
+
+    async def progress(self, core_ids: Sequence[str]) -> dict[str, RequestProgress]:
+        return {
+            key: RequestProgress("decode", 0, self.streams[key].num_prompt_tokens,
+                                 self.streams[key].num_prompt_tokens, self.streams[key].num_tokens,
+                                 0)
+            for key in core_ids if key in self.live
+        }  # fmt: skip
 
     async def call(self, verb: Verb) -> Any:
         """Notes the verb; what is asked for is said to be so."""
@@ -229,6 +244,11 @@ class FakeStream:
         self._engine = engine
         self._prompt = prompt
         self._params = params
+        self.core_ids = [key]
+        self.metrics = RequestMetrics(time.time(), num_prefill_tokens=len(prompt.prompt_token_ids))
+        self.end_early = False
+        self.num_tokens = 0
+        self.num_prompt_tokens = len(prompt.prompt_token_ids)
         self._outputs = self._generate()
 
     def __aiter__(self) -> FakeStream:
@@ -260,7 +280,15 @@ class FakeStream:
                 if num_tokens == self._engine.fail_after:
                     raise self._engine.failure
                 num_tokens += 1
+                self.num_tokens = self.metrics.num_generation_tokens = num_tokens
                 delta = choice.step()
+                if self.end_early:
+                    delta.finish_reason = "abort"
+                    self.metrics.finish_reasons.append("abort")
+                    yield self._output([delta] if not is_final_only else [choice.whole()], True)
+                    return
+                if delta.finish_reason is not None:
+                    self.metrics.finish_reasons.append(delta.finish_reason)
                 if not is_final_only:
                     yield self._output([delta], all(one.is_done for one in choices))
         if is_final_only:
@@ -273,8 +301,9 @@ class FakeStream:
             known = [fake_logprobs(i, self._params.prompt_logprobs) for i in ids[1:]]
             prompt_logprobs = [None, *known]
         return RequestOutput(
-            self.request_id, self._prompt.prompt, ids, answers, finished, prompt_logprobs, 3
-        )
+            self.request_id, self._prompt.prompt, ids, answers, finished, prompt_logprobs, 3,
+            self.metrics,
+        )  # fmt: skip
 
 
 class _Choice:
