@@ -23,6 +23,12 @@ class AccessSettings:
         group="Access",
         secret=True,
     )
+    api_key_file: str | None = option(
+        None,
+        "JSON file of keys with names, scopes (infer, admin, metrics) and limits; read again when "
+        "it changes.",
+        group="Access",
+    )
     public_metrics: bool = option(False, "Let /metrics be read without a key.", group="Access")
     allowed_origins: list[str] = option(  # noqa: RUF009
         [], "Origins whose pages may call the server (CORS), as JSON.", group="Access", kind="json"
@@ -37,13 +43,18 @@ class AccessSettings:
         False, "Let such pages send cookies and credentials.", group="Access"
     )
 
+    @property
+    def needs_keys(self) -> bool:
+        """Whether routes are guarded."""
+        return bool(self.api_key) or self.api_key_file is not None
+
     def check_access(self) -> None:
         """Take the key of the environment where none is given.
 
         Raises:
             ConfigError: a value that cannot work.
         """
-        if not self.api_key and API_KEY_ENV in os.environ:
+        if not self.needs_keys and API_KEY_ENV in os.environ:
             self.api_key = [os.environ[API_KEY_ENV]]
         if any(not key.strip() for key in self.api_key):
             raise ConfigError("api_key must not be empty; leave it out to serve without keys")

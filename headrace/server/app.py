@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -21,9 +21,11 @@ from headrace.server.answer import json_response
 from headrace.server.chat_stream import ChatFrames
 from headrace.server.completions_stream import CompletionFrames
 from headrace.server.errors import error_response
+from headrace.server.keys import Scope
 from headrace.server.live import LiveRequests, unless_disconnected
 from headrace.server.middleware import (
     OPEN_PATHS,
+    CallerNote,
     Cors,
     ErrorBoundary,
     HttpMeter,
@@ -93,6 +95,9 @@ ROUTES: tuple[tuple[str, str, Handler, type[RequestRecord] | None], ...] = (
     ("GET", "/metrics", health.metrics, None),
 )
 
+SCOPES: Mapping[str, frozenset[Scope]] = {"/metrics": frozenset({"metrics"})}
+"""What a key needs to use a path; `infer`, where nothing is said."""
+
 
 def build_app(
     engine: EngineClient | None,
@@ -152,9 +157,9 @@ def _add_route(
 def _add_middleware(app: FastAPI, state: ServerState) -> None:
     """Each call goes around the ones before: the last one is outermost."""
     settings = state.settings
-    if settings.api_key:
+    if state.keys is not None:
         open_paths = OPEN_PATHS | ({"/metrics"} if settings.public_metrics else set())
-        app.add_middleware(KeyGuard, keys=settings.api_key, open_paths=open_paths)
+        app.add_middleware(KeyGuard, keys=state.keys, open_paths=open_paths, scopes=SCOPES)
     app.add_middleware(ErrorBoundary, state=state)
     if settings.allowed_origins:
         app.add_middleware(
@@ -167,6 +172,7 @@ def _add_middleware(app: FastAPI, state: ServerState) -> None:
     if settings.enable_request_id_headers:
         app.add_middleware(RequestIdHeader)
     app.add_middleware(HttpMeter, state=state)
+    app.add_middleware(CallerNote)
     if settings.root_path:
         app.add_middleware(RootPath, root_path=settings.root_path)
 

@@ -45,6 +45,10 @@ class AuthenticationError(ValidationError):
     """No key, or not one of the right ones."""
 
 
+class PermissionDeniedError(ValidationError):
+    """A key that is good, but not for this."""
+
+
 class NotReadyError(HeadraceError):
     """The engine is still starting, or the server is ending. `retry_after` is in seconds."""
 
@@ -82,6 +86,7 @@ _TABLE: tuple[tuple[type[BaseException], int, str], ...] = (
     (NotFoundError, 404, "NotFoundError"),
     (BodyTooLargeError, 413, "RequestTooLargeError"),
     (AuthenticationError, 401, "AuthenticationError"),
+    (PermissionDeniedError, 403, "PermissionDeniedError"),
     (ValidationError, 400, "BadRequestError"),
     (pydantic.ValidationError, 400, "BadRequestError"),
     (UnsupportedError, 501, "NotImplementedError"),

@@ -5,11 +5,9 @@ Plain ASGI, so that a client's going away reaches the handlers, and streams pass
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
@@ -19,12 +17,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.errors import AdmissionError, ValidationError
 from headrace.logger import make_logger
-from headrace.server.errors import AuthenticationError, error_response
+from headrace.server.caller import CALLER, Caller, caller_of
+from headrace.server.errors import AuthenticationError, PermissionDeniedError, error_response
+from headrace.server.keys import Key, KeyRing
+from headrace.server.keys import Scope as KeyScope
 from headrace.server.state import ServerState
 
 logger = make_logger(__name__)
 
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/startupz", "/ping", "/version"})
+INFER: frozenset[KeyScope] = frozenset({"infer"})
 CLIENT_LEFT = 499
 UNMEASURED = OPEN_PATHS | {"/metrics"}
 DIRECT_SEND = "headrace.direct_send"
@@ -74,35 +76,72 @@ class ErrorBoundary:
             await error_response(error)(scope, receive, send)
 
 
-class KeyGuard:
-    """Lets a request pass only with one of the keys, except on a short list of open paths.
+class CallerNote:
+    """Notes in the scope of a request when it came; who it is from is noted by the guard."""
 
-    Works on the path the router will see, and denies by default: a new route is guarded without
-    further code. Keys are compared by digest in constant time, all of them each time.
-    """
-
-    def __init__(self, app: ASGIApp, keys: Iterable[str], open_paths: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
-        self._open_paths = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_open = scope["type"] == "lifespan" or route_path(scope) in self._open_paths
-        if is_open or self._is_allowed(scope):
+        scope[CALLER] = Caller(time.time())
+        await self._app(scope, receive, send)
+
+
+class KeyGuard:
+    """Lets a request pass only with a key of the right scope, except on a short list of open paths.
+
+    Works on the path the router will see, and denies by default: a new route is guarded, by the
+    scope `infer`, without further code.
+
+    Args:
+        scopes: path -> the scopes of which one is needed, where it is not `infer`.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: KeyRing,
+        open_paths: frozenset[str],
+        scopes: Mapping[str, frozenset[KeyScope]],
+    ) -> None:
+        self._app = app
+        self._keys = keys
+        self._open_paths = open_paths
+        self._scopes = scopes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
-        elif scope["type"] == "websocket":
+            return
+        key = self._key(scope)
+        caller_of(scope).key = key
+        try:
+            self._check(key, route_path(scope))
+        except (AuthenticationError, PermissionDeniedError):
+            if scope["type"] != "websocket":
+                raise
             await send({"type": "websocket.close", "code": 1008})
         else:
+            await self._app(scope, receive, send)
+
+    def _key(self, scope: Scope) -> Key | None:
+        values = [value for name, value in scope["headers"] if name == b"authorization"]
+        scheme, _, token = (values[0] if len(values) == 1 else b"").partition(b" ")
+        return self._keys.find(token) if scheme.lower() == b"bearer" else None
+
+    def _check(self, key: Key | None, path: str) -> None:
+        if path in self._open_paths:
+            return
+        if key is None:
             raise AuthenticationError(
                 "this route needs a valid key: send the header 'Authorization: Bearer KEY'"
             )
-
-    def _is_allowed(self, scope: Scope) -> bool:
-        values = [value for name, value in scope["headers"] if name == b"authorization"]
-        scheme, _, token = (values[0] if len(values) == 1 else b"").partition(b" ")
-        digest = hashlib.sha256(token.strip()).digest()
-        matches = [hmac.compare_digest(digest, known) for known in self._digests]
-        return scheme.lower() == b"bearer" and any(matches)
+        needed = self._scopes.get(path, INFER)
+        if not key.scopes & needed:
+            raise PermissionDeniedError(
+                f"the key {key.name!r} may not use this route: it needs the scope "
+                f"{' or '.join(sorted(needed))}"
+            )
 
 
 class RequestIdHeader:

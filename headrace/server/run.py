@@ -37,10 +37,12 @@ from headrace.metrics.prometheus import PrometheusStatLogger
 from headrace.metrics.stats import StatLogger
 from headrace.sampling_params import SamplingParams
 from headrace.server.app import build_app
+from headrace.server.keys import read_key_file
 from headrace.server.middleware import DirectSend
 from headrace.server.settings import ServerSettings
 from headrace.server.state import ServerState
 from headrace.server.table import log_settings
+from headrace.server.watch import watch_files
 
 logger = make_logger(__name__)
 
@@ -70,6 +72,8 @@ def run_server(args: AsyncEngineArgs, settings: ServerSettings) -> int:
     """
     begin = time.monotonic()
     _check_tls(settings)
+    if settings.api_key_file is not None:
+        read_key_file(settings.api_key_file)
     with contextlib.closing(bind(settings)) as listener, _removed_at_end(settings.uds):
         config = make_engine_config(args)
         _check_defaults(config)
@@ -229,6 +233,7 @@ class ServingProcess:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
         serving = asyncio.create_task(self.server.serve(sockets=[listener]))
+        watching = self._watch_files()
         starting = self._start_engine(loop)
         try:
             both: set[asyncio.Future[Any]] = {serving, starting}
@@ -238,8 +243,19 @@ class ServingProcess:
             elif not self._interrupted.is_set():
                 await self._serve(starting.result(), serving, listener)
         finally:
+            for task in watching:
+                task.cancel()
             await self._end(starting, serving)
+            await asyncio.gather(*watching, return_exceptions=True)
         return self.exit_status
+
+    def _watch_files(self) -> list[asyncio.Task[None]]:
+        """Read again what may change while the server runs."""
+        keys = self.state.keys
+        tasks = []
+        if keys is not None and keys.path is not None:
+            tasks.append(asyncio.create_task(watch_files([keys.path], keys.reload)))
+        return tasks
 
     # -- start ---------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ import headrace
 from headrace.engine.client import EngineClient
 from headrace.metrics.prometheus import PrometheusStatLogger
 from headrace.server.errors import RETRY_AFTER, NotFoundError, NotReadyError, server_is_ending
+from headrace.server.keys import KeyRing
 from headrace.server.settings import ServerSettings
 
 
@@ -34,7 +35,16 @@ class ServerState:
     started: int = field(default_factory=lambda: int(time()))
     fingerprint: str = f"headrace-{headrace.__version__}"
 
+    keys: KeyRing | None = field(init=False)
+    """None: everybody may use every route."""
+
     _cut: asyncio.Future[None] | None = None
+
+    def __post_init__(self) -> None:
+        settings = self.settings
+        self.keys = None
+        if settings.needs_keys:
+            self.keys = KeyRing(settings.api_key, settings.api_key_file)
 
     @property
     def cut(self) -> asyncio.Future[None]:
