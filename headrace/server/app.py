@@ -16,7 +16,7 @@ from starlette.responses import Response
 import headrace
 from headrace.engine.client import EngineClient
 from headrace.metrics.prometheus import PrometheusStatLogger
-from headrace.server import chat, completions, health, models, tokenize
+from headrace.server import chat, completions, health, models, requests, tokenize
 from headrace.server.answer import json_response
 from headrace.server.chat_stream import ChatFrames
 from headrace.server.completions_stream import CompletionFrames
@@ -85,6 +85,8 @@ ROUTES: tuple[tuple[str, str, Handler, type[RequestRecord] | None], ...] = (
     ("POST", "/detokenize", tokenize.detokenize, DetokenizeRequest),
     ("GET", "/v1/models", models.list_models, None),
     ("GET", "/v1/models/{model_id:path}", models.get_model, None),
+    ("GET", "/v1/requests", requests.list_requests, None),
+    ("DELETE", "/v1/requests/{request_id}", requests.delete_request, None),
     ("GET", "/health", health.health, None),
     ("GET", "/livez", health.live, None),
     ("GET", "/readyz", health.health, None),
@@ -95,8 +97,11 @@ ROUTES: tuple[tuple[str, str, Handler, type[RequestRecord] | None], ...] = (
     ("GET", "/metrics", health.metrics, None),
 )
 
-SCOPES: Mapping[str, frozenset[Scope]] = {"/metrics": frozenset({"metrics"})}
-"""What a key needs to use a path; `infer`, where nothing is said."""
+SCOPES: Mapping[str, frozenset[Scope]] = {
+    "/metrics": frozenset({"metrics"}),
+    "/v1/requests": frozenset({"infer", "admin"}),
+}
+"""What a key needs to use a path, and what is below it; `infer`, where nothing is said."""
 
 
 def build_app(

@@ -80,7 +80,7 @@ async def plan_chat(state: ServerState, request: Request, body: ChatRequest) -> 
         logprobs=_num_logprobs(body),
         prompt_logprobs=body.prompt_logprobs,
     )
-    with engine.admit(num_choices):
+    with state.admit(request, num_choices):
         prompt = await render_chat(engine, body, settings)
     continues = body.continue_final_message or body.add_generation_prompt is False
     last = body.messages[-1]
@@ -187,5 +187,5 @@ async def answer_chat(
     body, headers = await read_body(request, ChatRequest, state.settings)
     plan = await plan_chat(state, request, body)
     with fields_as_sent(body):
-        live = await LiveRequests.start(plan.engine, [plan.job])
+        live = await LiveRequests.start(state, request, plan.head.id, [plan.job])
     return plan, live, headers

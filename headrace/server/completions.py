@@ -109,7 +109,7 @@ async def plan_completion(
         prompt_logprobs=body.logprobs if echo else body.prompt_logprobs,
     )
     special = body.add_special_tokens is not False
-    with engine.admit(num_choices):
+    with state.admit(request, num_choices):
         prompts = await render_prompts(engine, raw, body, special=special)
     jobs = [
         Job(f"cmpl-{stem}-{index}", prompt, params.clone(), priority)
@@ -180,5 +180,5 @@ async def answer_completion(
     body, headers = await read_body(request, CompletionRequest, state.settings)
     plan = await plan_completion(state, request, body)
     with fields_as_sent(body):
-        live = await LiveRequests.start(plan.engine, plan.jobs)
+        live = await LiveRequests.start(state, request, plan.head.id, plan.jobs)
     return plan, live, headers

@@ -62,6 +62,10 @@ def server_is_ending() -> NotReadyError:
     return NotReadyError("the server is shutting down", retry_after=RETRY_AFTER)
 
 
+class KeyLimitError(AdmissionError):
+    """A key has as much under way as it may."""
+
+
 class UnhealthyError(HeadraceError):
     """The answer of health routes when the engine serves no more."""
 
@@ -90,6 +94,7 @@ _TABLE: tuple[tuple[type[BaseException], int, str], ...] = (
     (ValidationError, 400, "BadRequestError"),
     (pydantic.ValidationError, 400, "BadRequestError"),
     (UnsupportedError, 501, "NotImplementedError"),
+    (KeyLimitError, 429, "RateLimitError"),
     (AdmissionError, 503, "ServiceUnavailableError"),
     (NotReadyError, 503, "ServiceUnavailableError"),
     (UnhealthyError, 503, "ServiceUnavailableError"),

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
-from headrace.engine.client import EngineClient, RequestOutputStream
+from headrace.engine.client import RequestOutputStream
 from headrace.inputs import EngineInput
 from headrace.outputs import RequestOutput
 from headrace.sampling_params import SamplingParams
+from headrace.server.caller import caller_of
+from headrace.server.deadline import shorter, timeout_ms
 from headrace.server.errors import server_is_ending
+from headrace.server.open_requests import OpenRequest, total_tokens
+from headrace.server.state import ServerState
 
 T = TypeVar("T")
 QUEUE_SIZE = 64
@@ -33,25 +38,44 @@ class LiveRequests:
     """Holds the streams of one HTTP request. Leaving its `async with` block releases them all,
     which aborts what has not finished."""
 
-    def __init__(self, streams: Sequence[RequestOutputStream]) -> None:
+    def __init__(
+        self,
+        streams: Sequence[RequestOutputStream],
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
         self._streams = streams
+        self._on_close = on_close
         self._readers: list[asyncio.Task[None]] = []
 
     @classmethod
-    async def start(cls, engine: EngineClient, jobs: Sequence[Job]) -> LiveRequests:
-        """Hand all jobs to the engine.
+    async def start(
+        cls, state: ServerState, request: Request, id: str, jobs: Sequence[Job]
+    ) -> LiveRequests:
+        """Hand all jobs of a request to the engine, in the name of its caller.
 
-        Raises: what `EngineClient.add_request` raises; then none of them stays.
+        Args:
+            id: as the answer names the request.
+
+        Raises: what `EngineClient.add_request` raises, and KeyLimitError; then none of them stays.
         """
-        streams: list[RequestOutputStream] = []
+        engine, caller = state.engine, caller_of(request.scope)
+        limit = timeout_ms(request.headers)
+        opened = _opened(state, request, id, jobs)
+        state.open_requests.open(opened)
+        live = cls(opened.streams, partial(state.open_requests.close, opened))
         try:
             for job_id, prompt, params, priority in jobs:
-                stream = await engine.add_request(job_id, prompt, params, priority=priority)
-                streams.append(stream)
+                params.deadline_ms = shorter(params.deadline_ms, limit)
+                stream = await engine.add_request(
+                    job_id, prompt, params, caller.arrived, priority=priority, tenant=caller.name
+                )
+                opened.streams.append(stream)
+            if opened.is_ended:
+                await opened.end(engine)
         except BaseException:
-            await cls(streams).aclose()
+            await live.aclose()
             raise
-        return cls(streams)
+        return live
 
     @property
     def only_stream(self) -> RequestOutputStream | None:
@@ -89,12 +113,26 @@ class LiveRequests:
             self._readers = []
         for stream in self._streams:
             await stream.aclose()
+        self._on_close()
 
     async def __aenter__(self) -> LiveRequests:
         return self
 
     async def __aexit__(self, *error: object) -> None:
         await self.aclose()
+
+
+def _opened(state: ServerState, request: Request, id: str, jobs: Sequence[Job]) -> OpenRequest:
+    params = jobs[0].params
+    lengths = [len(job.prompt.prompt_token_ids) for job in jobs]
+    return OpenRequest(
+        id=id,
+        route=getattr(request.scope.get("route"), "path", ""),
+        caller=caller_of(request.scope),
+        num_answers=len(jobs) * params.n,
+        num_prompt_tokens=params.n * sum(lengths),
+        max_tokens=total_tokens(lengths, params.max_tokens, params.n, state.engine.max_model_len),
+    )
 
 
 async def unless_disconnected(

@@ -94,7 +94,7 @@ class KeyGuard:
     scope `infer`, without further code.
 
     Args:
-        scopes: path -> the scopes of which one is needed, where it is not `infer`.
+        scopes: path -> the scopes of which one is needed there and below, where it is not `infer`.
     """
 
     def __init__(
@@ -136,12 +136,19 @@ class KeyGuard:
             raise AuthenticationError(
                 "this route needs a valid key: send the header 'Authorization: Bearer KEY'"
             )
-        needed = self._scopes.get(path, INFER)
+        needed = self._needed(path)
         if not key.scopes & needed:
             raise PermissionDeniedError(
                 f"the key {key.name!r} may not use this route: it needs the scope "
                 f"{' or '.join(sorted(needed))}"
             )
+
+    def _needed(self, path: str) -> frozenset[KeyScope]:
+        while path:
+            if path in self._scopes:
+                return self._scopes[path]
+            path = path.rpartition("/")[0]
+        return INFER
 
 
 class RequestIdHeader:

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from time import time
+
+from starlette.requests import Request
 
 import headrace
 from headrace.engine.client import EngineClient
 from headrace.metrics.prometheus import PrometheusStatLogger
+from headrace.server.caller import caller_of
+from headrace.server.deadline import timeout_ms
 from headrace.server.errors import RETRY_AFTER, NotFoundError, NotReadyError, server_is_ending
 from headrace.server.keys import KeyRing
+from headrace.server.open_requests import OpenRequests
 from headrace.server.settings import ServerSettings
 
 
@@ -37,6 +44,10 @@ class ServerState:
 
     keys: KeyRing | None = field(init=False)
     """None: everybody may use every route."""
+
+    open_requests: OpenRequests = field(default_factory=OpenRequests)
+    progress_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by who asks the engine how far requests are."""
 
     _cut: asyncio.Future[None] | None = None
 
@@ -85,6 +96,22 @@ class ServerState:
         if self.client.errored:
             raise self.client.dead_error
         return self.client
+
+    @contextlib.contextmanager
+    def admit(self, request: Request, num_answers: int) -> Iterator[None]:
+        """Let answers come, before work is done for them: they count as queued inside the `with`
+        block.
+
+        Raises:
+            AdmissionError: with them the engine, or the caller's key, would pass a limit.
+            ValidationError: a time limit in a header that is none.
+        """
+        timeout_ms(request.headers)
+        with (
+            self.open_requests.admit(caller_of(request.scope), num_answers),
+            self.engine.admit(num_answers),
+        ):
+            yield
 
     def model_name(self, asked: str | None) -> str:
         """The name to report for the model a request asks for; the first served one.

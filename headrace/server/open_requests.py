@@ -1,0 +1,172 @@
+"""The HTTP requests whose answers are being made: whose they are, what they take, how to end them.
+
+Holds each key to its limits. On the event loop only; each request is held by one `async with`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from headrace.engine.admission import ServedRate
+from headrace.engine.client import EngineClient, RequestOutputStream
+from headrace.server.caller import Caller
+from headrace.server.errors import KeyLimitError
+
+
+@dataclass(eq=False, slots=True)
+class OpenRequest:
+    """One of them.
+
+    Attributes:
+        id: as its answer names it; a client may have given it, so others may have the same.
+        num_answers, num_prompt_tokens, max_tokens: of its prompts together; max_tokens is what
+            prompts and answers may come to.
+        streams: its requests in the engine, once they are there.
+        is_ended: somebody asked for its end.
+    """
+
+    id: str
+    route: str
+    caller: Caller
+    num_answers: int
+    num_prompt_tokens: int
+    max_tokens: int
+    streams: list[RequestOutputStream] = field(default_factory=list)
+    is_ended: bool = False
+    began: float = field(default_factory=time.monotonic)
+
+    @property
+    def core_ids(self) -> list[str]:
+        """Its ids in the core."""
+        return [core_id for stream in self.streams for core_id in stream.core_ids]
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether no token of it has come yet."""
+        return all(stream.metrics.first_token_ts is None for stream in self.streams)
+
+    async def end(self, engine: EngineClient) -> None:
+        """End it: its client gets what there is, and finish_reason `abort`."""
+        self.is_ended = True
+        if self.streams:
+            await engine.abort(self.core_ids, internal=True)
+
+
+class _Use:
+    """What one key has under way."""
+
+    def __init__(self) -> None:
+        self.requests: dict[int, OpenRequest] = {}
+        self.num_coming = 0
+        """Answers of requests that are being read and rendered."""
+        self.rate = ServedRate()
+
+
+class OpenRequests:
+    """All of one server."""
+
+    def __init__(self) -> None:
+        self._uses: dict[str | None, _Use] = {}
+
+    def __len__(self) -> int:
+        return sum(len(use.requests) for use in self._uses.values())
+
+    def of(self, caller: Caller) -> list[OpenRequest]:
+        """What a caller may see: its own, and everything without keys or with the scope `admin`."""
+        if caller.key is not None and "admin" not in caller.key.scopes:
+            use = self._uses.get(caller.name)
+            return [] if use is None else list(use.requests.values())
+        return [one for use in self._uses.values() for one in use.requests.values()]
+
+    @contextmanager
+    def admit(self, caller: Caller, num_answers: int) -> Iterator[None]:
+        """Let answers come: they count as queued inside the `with` block.
+
+        Raises:
+            KeyLimitError: with them the key would pass a limit.
+        """
+        if caller.key is None:
+            yield
+            return
+        use = self._use_of(caller)
+        self._check(caller, use, num_answers, 0, 0)
+        use.num_coming += num_answers
+        try:
+            yield
+        finally:
+            use.num_coming -= num_answers
+
+    def open(self, request: OpenRequest) -> None:
+        """Take in a request, until it is closed.
+
+        Raises:
+            KeyLimitError: with it the key would pass a limit.
+        """
+        use = self._use_of(request.caller)
+        self._check(
+            request.caller, use, request.num_answers, request.num_prompt_tokens, request.max_tokens
+        )
+        use.requests[id(request)] = request
+
+    def close(self, request: OpenRequest) -> None:
+        """Let go of a request. Idempotent."""
+        use = self._uses.get(request.caller.name)
+        if use is not None and use.requests.pop(id(request), None) is not None:
+            use.rate.note(request.num_prompt_tokens)
+
+    def _use_of(self, caller: Caller) -> _Use:
+        return self._uses.setdefault(caller.name, _Use())
+
+    def _check(
+        self, caller: Caller, use: _Use, num_answers: int, num_prompt_tokens: int, max_tokens: int
+    ) -> None:
+        """Raise KeyLimitError when this much more would pass a limit of the caller's key."""
+        if caller.key is None:
+            return
+        limits, live = caller.key.limits, use.requests.values()
+        if limits.max_num_reqs is not None:
+            under_way = use.num_coming + sum(one.num_answers for one in live)
+            _check_limit(use, "max_num_reqs", limits.max_num_reqs, under_way, num_answers)
+        if limits.max_num_tokens is not None:
+            tokens = sum(one.max_tokens for one in live)
+            _check_limit(use, "max_num_tokens", limits.max_num_tokens, tokens, max_tokens)
+        if limits.max_num_queued_reqs is None and limits.max_num_queued_tokens is None:
+            return
+        queued = [one for one in live if one.is_queued]
+        if limits.max_num_queued_reqs is not None:
+            waiting = use.num_coming + sum(one.num_answers for one in queued)
+            _check_limit(
+                use, "max_num_queued_reqs", limits.max_num_queued_reqs, waiting, num_answers
+            )
+        if limits.max_num_queued_tokens is not None:
+            name, limit = "max_num_queued_tokens", limits.max_num_queued_tokens
+            tokens = sum(one.num_prompt_tokens for one in queued)
+            _check_limit(use, name, limit, tokens, num_prompt_tokens)
+
+
+def _check_limit(use: _Use, name: str, limit: int, used: int, more: int) -> None:
+    if used + more <= limit:
+        return
+    by_tokens = name.endswith("tokens")
+    what = "tokens" if by_tokens else "answers"
+    raise KeyLimitError(
+        f"this key is at its limit: {used} {what} are under way, {more} more would pass "
+        f"{name} = {limit}",
+        reason=f"key_{name}",
+        retry_after=use.rate.seconds_for(used + more - limit, by_tokens=by_tokens),
+    )
+
+
+def total_tokens(
+    num_prompt_tokens: Sequence[int], max_tokens: int | None, n: int, most: int
+) -> int:
+    """What prompts and their n answers each may come to.
+
+    Args:
+        most: tokens of the longest sequence.
+    """
+    return sum(n * min(most, num + (most if max_tokens is None else max_tokens))
+               for num in num_prompt_tokens)  # fmt: skip
