@@ -11,9 +11,10 @@ from msgspec import UNSET
 from starlette.responses import Response
 
 from headrace.errors import EngineGenerateError
-from headrace.outputs import CompletionOutput, RequestOutput
+from headrace.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from headrace.server.protocol.common import PromptTokensDetails, StreamOptions, Usage
 from headrace.server.settings import ServerSettings
+from headrace.server.usage import usage_details
 
 
 @dataclass
@@ -36,10 +37,13 @@ class Tally:
 
     Args:
         tells_cached: whether to tell how many prompt tokens came from the cache.
+        tells_details: whether to tell what the request took.
     """
 
-    def __init__(self, *, tells_cached: bool) -> None:
+    def __init__(self, *, tells_cached: bool, tells_details: bool = False) -> None:
         self._tells_cached = tells_cached
+        self._tells_details = tells_details
+        self._metrics: dict[int, RequestMetrics] = {}
         self._prompts: dict[int, int] = {}
         self._cached: dict[int, int] = {}
         self.completion_tokens = 0
@@ -49,6 +53,8 @@ class Tally:
         if job not in self._prompts:
             self._prompts[job] = len(output.prompt_token_ids)
             self._cached[job] = 0
+            if output.metrics is not None:  # shared by all outputs of a job
+                self._metrics[job] = output.metrics
         if output.num_cached_tokens and output.num_cached_tokens > self._cached[job]:
             self._cached[job] = output.num_cached_tokens
         for answer in output.outputs:
@@ -63,6 +69,7 @@ class Tally:
             self.completion_tokens,
             prompt_tokens + self.completion_tokens,
             details,
+            usage_details(self._metrics.values()) if self._tells_details else UNSET,
         )
 
 
@@ -74,14 +81,20 @@ class UsagePlan:
     in_every_chunk: bool
 
     @classmethod
-    def of(cls, options: StreamOptions | None, settings: ServerSettings) -> UsagePlan:
-        """As the request asks, or as the operator forces."""
+    def of(
+        cls, options: StreamOptions | None, settings: ServerSettings, *, wants_details: bool = False
+    ) -> UsagePlan:
+        """As the request asks, or as the operator forces.
+
+        Args:
+            wants_details: the request asks for what usage tells.
+        """
         if settings.enable_force_include_usage:
             return cls(True, True)
         if options is None:
-            return cls(False, False)
-        at_end = bool(options.include_usage)
-        return cls(at_end, at_end and bool(options.continuous_usage_stats))
+            return cls(wants_details, False)
+        asked = bool(options.include_usage)
+        return cls(asked or wants_details, asked and bool(options.continuous_usage_stats))
 
 
 def json_response(record: msgspec.Struct, headers: Mapping[str, str] | None = None) -> Response:

@@ -18,6 +18,12 @@ class ObservabilitySettings:
         "headrace", "What stands before the colon in names of engine metrics.",
         group="Observability",
     )  # fmt: skip
+    request_log: str | None = option(
+        None,
+        "File to which a line of JSON is written for each request: whose it was and what it took. "
+        "Made anew when it was moved away, and on SIGHUP.",
+        group="Observability",
+    )
     uvicorn_log_level: str = option(
         "info", "How much the HTTP layer logs.", group="Observability", choices=LOG_LEVELS
     )

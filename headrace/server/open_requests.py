@@ -6,7 +6,7 @@ Holds each key to its limits. On the event loop only; each request is held by on
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -69,6 +69,8 @@ class OpenRequests:
     """All of one server."""
 
     def __init__(self) -> None:
+        self.on_end: list[Callable[[OpenRequest], None]] = []
+        """Told of each request that has ended. Must be quick."""
         self._uses: dict[str | None, _Use] = {}
 
     def __len__(self) -> int:
@@ -116,6 +118,9 @@ class OpenRequests:
         use = self._uses.get(request.caller.name)
         if use is not None and use.requests.pop(id(request), None) is not None:
             use.rate.note(request.num_prompt_tokens)
+            if request.streams:
+                for tell in self.on_end:
+                    tell(request)
 
     def _use_of(self, caller: Caller) -> _Use:
         return self._uses.setdefault(caller.name, _Use())

@@ -34,8 +34,12 @@ class AnswerPlan:
     usage: UsagePlan = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tally = Tally(tells_cached=self.settings.enable_prompt_tokens_details)
-        self.usage = UsagePlan.of(self.body.stream_options, self.settings)
+        asks = bool(self.body.include_usage_details)
+        self.tally = Tally(
+            tells_cached=self.settings.enable_prompt_tokens_details,
+            tells_details=asks or self.settings.enable_usage_details,
+        )
+        self.usage = UsagePlan.of(self.body.stream_options, self.settings, wants_details=asks)
 
     @property
     def as_ids(self) -> bool:

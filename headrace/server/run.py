@@ -39,6 +39,7 @@ from headrace.sampling_params import SamplingParams
 from headrace.server.app import build_app
 from headrace.server.keys import read_key_file
 from headrace.server.middleware import DirectSend
+from headrace.server.request_log import RequestLog
 from headrace.server.settings import ServerSettings
 from headrace.server.state import ServerState
 from headrace.server.table import log_settings
@@ -82,8 +83,9 @@ def run_server(args: AsyncEngineArgs, settings: ServerSettings) -> int:
         log_settings(config, settings)
         metrics = PrometheusStatLogger(config, prefix=settings.metrics_prefix)
         app = build_app(None, settings, metrics)
+        log = None if settings.request_log is None else RequestLog(settings.request_log)
         server = Server(_uvicorn_config(app, settings, config.front.shutdown_timeout))
-        process = ServingProcess(app.state.server, server, config, metrics, begin)
+        process = ServingProcess(app.state.server, server, config, metrics, begin, log)
         with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
             return runner.run(process.run(listener))
 
@@ -216,6 +218,7 @@ class ServingProcess:
     Attributes:
         state: shared with the handlers; told when the engine is ready and when the end comes.
         begin: when the process began, for the line that says how long the start took.
+        request_log: where a line is written for each request.
     """
 
     state: ServerState
@@ -223,6 +226,7 @@ class ServingProcess:
     config: EngineConfig
     metrics: PrometheusStatLogger
     begin: float
+    request_log: RequestLog | None = None
     exit_status: int = 0
     _num_signals: int = 0
     _interrupted: threading.Event = field(default_factory=threading.Event)
@@ -234,6 +238,9 @@ class ServingProcess:
             loop.add_signal_handler(number, self._on_signal)
         serving = asyncio.create_task(self.server.serve(sockets=[listener]))
         watching = self._watch_files()
+        if self.request_log is not None:
+            self.state.open_requests.on_end.append(self.request_log.add)
+            loop.add_signal_handler(signal.SIGHUP, self.request_log.reopen)
         starting = self._start_engine(loop)
         try:
             both: set[asyncio.Future[Any]] = {serving, starting}
@@ -247,6 +254,8 @@ class ServingProcess:
                 task.cancel()
             await self._end(starting, serving)
             await asyncio.gather(*watching, return_exceptions=True)
+            if self.request_log is not None:
+                await asyncio.to_thread(self.request_log.close)
         return self.exit_status
 
     def _watch_files(self) -> list[asyncio.Task[None]]:

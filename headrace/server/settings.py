@@ -44,6 +44,10 @@ class ServerSettings(ObservabilitySettings, AccessSettings, ListenSettings):
     enable_prompt_tokens_details: bool = option(
         False, "Tell in `usage` how many prompt tokens came from the cache.", group="Requests"
     )
+    enable_usage_details: bool = option(
+        False, "Tell in every `usage` what the request took; a request asks for it itself with "
+        "include_usage_details.", group="Requests",
+    )  # fmt: skip
     enable_force_include_usage: bool = option(
         False, "Send usage with every chunk of every stream, asked for or not.", group="Requests"
     )

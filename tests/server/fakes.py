@@ -358,6 +358,8 @@ class ScriptedStream:
 
     def __init__(self, num_outputs: int) -> None:
         self.request_id = "scripted"
+        self.core_ids = ["scripted"]
+        self.metrics = RequestMetrics(0.0)
         self.is_closed = False
         self._num_left = num_outputs
 

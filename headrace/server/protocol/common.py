@@ -14,6 +14,7 @@ from msgspec import UNSET, UnsetType
 from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.errors import UnsupportedError
+from headrace.server.usage import UsageDetails
 
 LABELS = frozenset({
     "user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
@@ -139,6 +140,7 @@ class GenerationRequest(RequestRecord):
     max_queue_ms: float | None = None
     priority: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     request_id: str | None = None
+    include_usage_details: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
     cache_salt: CacheSalt | None = None
@@ -159,3 +161,4 @@ class Usage(msgspec.Struct):
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | UnsetType | None = UNSET
+    details: UsageDetails | UnsetType = UNSET
