@@ -90,7 +90,7 @@ class AsyncLLM(AsyncControlVerbs):
             )
 
         self._client: AsyncEngineCoreClient
-        self._client, self._front = make_front(config, start, stat_loggers)
+        self._client, self._front = make_front(config, start, stat_loggers, on_stage)
         self.renderer = self._front.renderer
         self.max_model_len = self._client.ready.max_model_len
         self._intake = Intake(config.front, self._front, self.max_model_len)

@@ -14,6 +14,7 @@ from headrace.config.engine import EngineConfig, ModelConfig
 from headrace.engine.core_client import EngineCoreClient
 from headrace.engine.grammar_checker import GrammarChecker
 from headrace.engine.input_processor import InputProcessor
+from headrace.engine.launch import OnStage
 from headrace.engine.output_processor import OutputProcessor
 from headrace.engine.request_state import OutputSink
 from headrace.inputs import EngineInput
@@ -79,8 +80,12 @@ def make_front(
     config: EngineConfig,
     make_client: Callable[[], C],
     stat_loggers: Sequence[StatLogger] | None,
+    on_stage: OnStage | None = None,
 ) -> tuple[C, EngineFront]:
     """Start the core, and meanwhile load the tokenizer. A failure of either leaves nothing behind.
+
+    Args:
+        on_stage: told when the tokenizer is waited for.
 
     Raises: what `make_client` and `load_tokenizer` raise.
     """
@@ -88,6 +93,8 @@ def make_front(
         loading = pool.submit(_load_text, config.model)
         client = make_client()
         try:
+            if on_stage is not None and not loading.done():
+                on_stage("loading the tokenizer", 0.95)
             tokenizer, renderer = loading.result()
             if stat_loggers is None:
                 stat_loggers = [LoggingStatLogger()] if config.front.log_stats else []

@@ -98,7 +98,7 @@ class LLMEngine(SyncControlVerbs):
             executor_factory=executor_factory,
         )
         self._client: SyncEngineCoreClient
-        self._client, self._front = make_front(config, start, stat_loggers)
+        self._client, self._front = make_front(config, start, stat_loggers, on_stage)
         self._outputs = _OutputList()
         self.renderer = self._front.renderer
         self.max_model_len = self._client.ready.max_model_len

@@ -6,7 +6,7 @@ matrix: those stay as stored.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Self
 
@@ -39,6 +39,8 @@ class WeightReader:
             halves of each rotary pair side by side instead of half a head apart.
         norm_offset: what the file has added to every norm weight.
         ignored: names that need not be used.
+        on_progress: told which share of the weights has been asked for, 0 to 1, at most a hundred
+            times.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class WeightReader:
         interleaved_rows: Mapping[str, int] | None = None,
         norm_offset: float = 0.0,
         ignored: Collection[str] = (),
+        on_progress: Callable[[float], None] | None = None,
     ) -> None:
         self._tensors = tensors
         self._source = source
@@ -56,6 +59,8 @@ class WeightReader:
         self._norm_offset = norm_offset
         self._ignored = frozenset(ignored)
         self._used: set[str] = set()
+        self._on_progress = on_progress
+        self._percent_told = 0
 
     def __enter__(self) -> Self:
         return self
@@ -95,6 +100,11 @@ class WeightReader:
                 f"expected {list(shape)}"
             )
         self._used.add(name)
+        if self._on_progress is not None:
+            percent = 100 * len(self._used) // len(self._tensors)
+            if percent > self._percent_told:
+                self._percent_told = percent
+                self._on_progress(percent / 100)
         num_heads = self._interleaved_rows.get(name)
         return tensor if num_heads is None else _split_rotary_pairs(tensor, num_heads)
 
@@ -143,8 +153,13 @@ class WeightReader:
             )
 
 
-def open_weights(model: ModelConfig | ModelFacts) -> WeightReader:
+def open_weights(
+    model: ModelConfig | ModelFacts, on_progress: Callable[[float], None] | None = None
+) -> WeightReader:
     """Open the weights of a model; map them, read nothing yet.
+
+    Args:
+        on_progress: see WeightReader.
 
     Raises:
         ModelError: files that cannot be read or are damaged.
@@ -153,10 +168,11 @@ def open_weights(model: ModelConfig | ModelFacts) -> WeightReader:
     ignored = {"lm_head.weight"} if config.get("tie_word_embeddings") else set()
     if model.format == "dummy":
         tensors = DummyTensors(config, model.seed if isinstance(model, ModelConfig) else 0)
-        return WeightReader(tensors, source=f"dummy weights of {model.model}", ignored=ignored)
+        source = f"dummy weights of {model.model}"
+        return WeightReader(tensors, source=source, ignored=ignored, on_progress=on_progress)
     if model.format == "safetensors":
         stored = read_safetensors(Path(model.path))
-        return WeightReader(stored, source=model.path, ignored=ignored)
+        return WeightReader(stored, source=model.path, ignored=ignored, on_progress=on_progress)
     gguf = read_gguf_tensors(Path(model.path))
     return WeightReader(
         gguf.tensors,
@@ -164,6 +180,7 @@ def open_weights(model: ModelConfig | ModelFacts) -> WeightReader:
         interleaved_rows=gguf.interleaved_rows,
         norm_offset=gguf.norm_offset,
         ignored=ignored,
+        on_progress=on_progress,
     )
 
 

@@ -33,6 +33,8 @@ WORKER_METHODS: dict[str, Function] = {
     "sizes": lambda worker: msgspec.structs.asdict(worker.ready),
 }
 """name -> method of the worker, for `collective_rpc`."""
+WEIGHTS_FROM, WEIGHTS_TO = 0.1, 0.9
+"""Between which shares of the start the weights are loaded."""
 
 
 class UniProcExecutor:
@@ -47,17 +49,23 @@ class UniProcExecutor:
         model_config, scheduler = config.model, config.scheduler
         ModelRegistry.check(model_config.model_type)
         processors = [kind(config) for kind in load_logits_processors(config.logits_processors)]
-        on_stage("loading weights", 0.1)
+        on_stage("loading weights", WEIGHTS_FROM)
         device = config.device
         ops = make_ops(device.backend, device.device, device.num_threads, device.cpu_affinity)
-        with open_weights(model_config) as weights:
+
+        def tell_progress(share: float) -> None:
+            # A weight is prepared for the kernels as soon as it is asked for: both go on at once.
+            fraction = WEIGHTS_FROM + share * (WEIGHTS_TO - WEIGHTS_FROM)
+            on_stage("loading and repacking weights", fraction)
+
+        with open_weights(model_config, tell_progress) as weights:
             model = ModelRegistry.make_model(
                 model_config.model_type,
                 model_config.hf_config,
                 Loader(weights, ops, quantization=model_config.quantization),
             )
             weights.check_all_used()
-        on_stage("making the KV cache", 0.9)
+        on_stage("making the KV cache", WEIGHTS_TO)
         heads = model.heads
         plan = plan_kv_cache(
             config,

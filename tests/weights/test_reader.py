@@ -120,3 +120,14 @@ def test_dummy_weights_of_an_unknown_family_are_refused() -> None:
         checkpoint_shapes({"model_type": "whisper"})
     with pytest.raises(ModelError, match=r"lacks the key 'hidden_size'"):
         checkpoint_shapes({"model_type": "llama"})
+
+
+def test_progress_is_told_as_weights_are_asked_for() -> None:
+    told: list[float] = []
+    names = [f"{number}.weight" for number in range(400)]
+    tensors = {name: tensor(name, np.ones(2, np.float32)) for name in names}
+    reader = WeightReader(tensors, source="the file", on_progress=told.append)
+    for name in names:
+        reader.get(name)
+        reader.get(name)
+    assert told == [percent / 100 for percent in range(1, 101)]
