@@ -97,7 +97,7 @@ class UsagePlan:
         return cls(asked or wants_details, asked and bool(options.continuous_usage_stats))
 
 
-def json_response(record: msgspec.Struct, headers: Mapping[str, str] | None = None) -> Response:
+def json_response(record: object, headers: Mapping[str, str] | None = None) -> Response:
     """A whole answer."""
     return Response(
         msgspec.json.encode(record), headers=dict(headers or {}), media_type="application/json"

@@ -16,7 +16,8 @@ from starlette.responses import Response
 import headrace
 from headrace.engine.client import EngineClient
 from headrace.metrics.prometheus import PrometheusStatLogger
-from headrace.server import chat, completions, health, models, requests, tokenize
+from headrace.server import admin, chat, completions, health, models, requests, tokenize
+from headrace.server.access_log import AccessLog
 from headrace.server.answer import json_response
 from headrace.server.chat_stream import ChatFrames
 from headrace.server.completions_stream import CompletionFrames
@@ -40,6 +41,7 @@ from headrace.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from headrace.server.settings import ServerSettings
 from headrace.server.sse import EventStream
 from headrace.server.state import ServerState
+from headrace.server.user_middleware import add_user_middleware
 
 Handler: TypeAlias = Callable[[ServerState, Request], Awaitable[Response]]
 BODIES: tuple[type[RequestRecord], ...] = (
@@ -100,6 +102,7 @@ ROUTES: tuple[tuple[str, str, Handler, type[RequestRecord] | None], ...] = (
 SCOPES: Mapping[str, frozenset[Scope]] = {
     "/metrics": frozenset({"metrics"}),
     "/v1/requests": frozenset({"infer", "admin"}),
+    **{path: frozenset({"admin"}) for _, path, _, _ in admin.ROUTES},
 }
 """What a key needs to use a path, and what is below it; `infer`, where nothing is said."""
 
@@ -128,7 +131,8 @@ def build_app(
         **docs,
     )
     app.state.server = state
-    for method, path, handler, body in ROUTES:
+    routes = ROUTES + (admin.ROUTES if settings.enable_admin_routes else ())
+    for method, path, handler, body in routes:
         _add_route(app, state, method, path, handler, body)
     _add_middleware(app, state)
     app.add_exception_handler(HTTPException, _answer_error)
@@ -176,7 +180,10 @@ def _add_middleware(app: FastAPI, state: ServerState) -> None:
         )
     if settings.enable_request_id_headers:
         app.add_middleware(RequestIdHeader)
+    add_user_middleware(app, settings.middleware)
     app.add_middleware(HttpMeter, state=state)
+    if not settings.disable_uvicorn_access_log:
+        app.add_middleware(AccessLog, quiet_paths=settings.quiet_paths)
     app.add_middleware(CallerNote)
     if settings.root_path:
         app.add_middleware(RootPath, root_path=settings.root_path)

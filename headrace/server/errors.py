@@ -19,6 +19,7 @@ from headrace.errors import (
     EngineDeadError,
     EngineGenerateError,
     HeadraceError,
+    ProfilerAlreadyActiveError,
     UnsupportedError,
     ValidationError,
 )
@@ -92,6 +93,7 @@ _TABLE: tuple[tuple[type[BaseException], int, str], ...] = (
     (AuthenticationError, 401, "AuthenticationError"),
     (PermissionDeniedError, 403, "PermissionDeniedError"),
     (ValidationError, 400, "BadRequestError"),
+    (ProfilerAlreadyActiveError, 409, "ConflictError"),
     (pydantic.ValidationError, 400, "BadRequestError"),
     (UnsupportedError, 501, "NotImplementedError"),
     (KeyLimitError, 429, "RateLimitError"),

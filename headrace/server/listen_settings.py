@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from headrace.config.args import option
 from headrace.errors import ConfigError
+
+DEV_MODE_ENV = "HEADRACE_SERVER_DEV_MODE"
 
 
 @dataclass
@@ -24,6 +27,43 @@ class ListenSettings:
     )
     ssl_keyfile: str | None = option(None, "File with the TLS key.", group="Server")
     ssl_certfile: str | None = option(None, "File with the TLS certificate.", group="Server")
+    ssl_ca_certs: str | None = option(
+        None, "File with the authorities that may sign certificates of clients.", group="Server"
+    )
+    ssl_cert_reqs: int = option(
+        0, "Certificates of clients: 0 none, 1 optional, 2 required.", group="Server"
+    )
+    ssl_ciphers: str | None = option(None, "Ciphers, as OpenSSL names them.", group="Server")
+    enable_ssl_refresh: bool = option(
+        True, "Read the TLS files again when they change.", group="Server"
+    )
+    middleware: list[str] = option(  # noqa: RUF009 - a fresh copy
+        [],
+        "Import paths (package.object) of ASGI middleware classes, or of coroutine functions "
+        "(request, call_next), to put around the application; the last is outermost.",
+        group="Server",
+    )
+    max_header_size: int = option(
+        64 << 10, "Most bytes of a request's head: its URL and headers.", group="Server",
+        kind="size", short=("--h11-max-incomplete-event-size",),
+    )  # fmt: skip
+    max_header_count: int = option(
+        256, "Most headers of a request.", group="Server", short=("--h11-max-header-count",)
+    )
+    request_head_timeout: float = option(
+        30.0, "Seconds the head of a request may take; 0 is no limit.", group="Server"
+    )
+    max_connections: int = option(
+        4096, "Most connections at a time; more are refused with a 503.", group="Server",
+        kind="size",
+    )  # fmt: skip
+    enable_admin_routes: bool = option(
+        False,
+        "Serve routes for operators (/sleep, /wake_up, /pause, /resume, /reset_prefix_cache, "
+        "/start_profile, /server_info, /abort_requests ...). With keys they need the scope admin. "
+        f"{DEV_MODE_ENV}=1 does the same.",
+        group="Server",
+    )
     disable_fastapi_docs: bool = option(
         False, "Serve neither /docs nor /openapi.json.", group="Server"
     )
@@ -39,6 +79,18 @@ class ListenSettings:
         is_number = isinstance(self.port, int) and not isinstance(self.port, bool)
         if not is_number or not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be an integer in [0, 65535], got {self.port!r}")
+        for name in ("max_header_size", "max_header_count", "max_connections"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31:
+                raise ConfigError(f"{name} must be an integer in [1, {2**31}], got {value!r}")
+        if not 0 <= self.request_head_timeout < float("inf"):
+            raise ConfigError("request_head_timeout must be a number of seconds, 0 or more")
+        if self.ssl_cert_reqs not in (0, 1, 2):
+            raise ConfigError(f"ssl_cert_reqs must be 0, 1 or 2, got {self.ssl_cert_reqs!r}")
+        if self.ssl_cert_reqs and self.ssl_ca_certs is None:
+            raise ConfigError("ssl_cert_reqs needs ssl_ca_certs")
+        if os.environ.get(DEV_MODE_ENV) == "1":
+            self.enable_admin_routes = True
         if (self.ssl_keyfile is None) != (self.ssl_certfile is None):
             raise ConfigError("ssl_keyfile and ssl_certfile must be given together")
         if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):

@@ -30,9 +30,25 @@ class ObservabilitySettings:
     disable_uvicorn_access_log: bool = option(
         False, "Log no line per HTTP request.", group="Observability"
     )
+    disable_access_log_for_endpoints: list[str] = option(  # noqa: RUF009 - a fresh copy
+        [], "Paths whose requests get no such line; also with commas between them.",
+        group="Observability",
+    )  # fmt: skip
+    log_format: str = option(
+        "text", "How lines of the log look: text, or JSON objects.", group="Observability",
+        choices=("text", "json"),
+    )  # fmt: skip
+
+    @property
+    def quiet_paths(self) -> list[str]:
+        """The paths whose requests are not logged."""
+        given = [path for item in self.disable_access_log_for_endpoints for path in item.split(",")]
+        return [path.strip() for path in given if path.strip()]
 
     def check_observability(self) -> None:
         """Raise ConfigError for values that cannot work."""
+        if self.log_format not in ("text", "json"):
+            raise ConfigError(f"log_format must be text or json, got {self.log_format!r}")
         if self.uvicorn_log_level not in LOG_LEVELS:
             raise ConfigError(f"uvicorn_log_level must be one of {', '.join(LOG_LEVELS)}")
         if not self.metrics_prefix.replace("_", "a").isalnum() or not self.metrics_prefix.isascii():

@@ -81,6 +81,10 @@ class OpenRequests:
         if caller.key is not None and "admin" not in caller.key.scopes:
             use = self._uses.get(caller.name)
             return [] if use is None else list(use.requests.values())
+        return self.all()
+
+    def all(self) -> list[OpenRequest]:
+        """Everybody's."""
         return [one for use in self._uses.values() for one in use.requests.values()]
 
     @contextmanager

@@ -109,6 +109,8 @@ def test_every_flag_changes_what_is_read() -> None:
             if option.name == "root_path":
                 text = "/x"
             argv = [option.flag, text]
+            if option.name == "ssl_cert_reqs":
+                argv = [option.flag, "1", "--ssl-ca-certs", "x"]
             if option.name in ("ssl_keyfile", "ssl_certfile"):
                 argv += ["--ssl-keyfile", "x", "--ssl-certfile", "x"]
         assert read(*argv) != read(), option.flag

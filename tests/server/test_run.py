@@ -20,16 +20,11 @@ import pytest
 from headrace.errors import ConfigError, EngineStartError
 from headrace.metrics.prometheus import PrometheusStatLogger
 from headrace.server.app import build_app
-from headrace.server.run import (
-    Server,
-    ServingProcess,
-    StartInterrupted,
-    _uvicorn_config,
-    address_of,
-    bind,
-)
+from headrace.server.listen import address_of, bind
+from headrace.server.run import ServingProcess, StartInterrupted
 from headrace.server.settings import ServerSettings
 from headrace.server.table import settings_table
+from headrace.server.uvicorn_server import Server, uvicorn_config
 from tests.server.conftest import frames_of, until
 from tests.server.fakes import FakeEngine, make_config, say
 
@@ -53,7 +48,7 @@ class Running:
         config = make_config(shutdown_timeout=shutdown_timeout)
         metrics = PrometheusStatLogger(config)
         app = build_app(None, options, metrics)
-        server = Server(_uvicorn_config(app, options, shutdown_timeout))
+        server = Server(uvicorn_config(app, options, shutdown_timeout))
         self.listener = bind(options)
         self.url = address_of(self.listener, options)
         self.process = FakeProcess(app.state.server, server, config, metrics, time.monotonic())
