@@ -359,6 +359,7 @@ class Scheduler:
             prompt_tokens=self._prompt_tokens,
             generation_tokens=self._generation_tokens,
             num_queued_tokens=roster.num_queued_tokens,
+            num_held=roster.gate.num_held,
         )
         return stats if self._speculator is None else self._speculator.add_to(stats)
 

@@ -123,6 +123,8 @@ class SchedulerStats(msgspec.Struct, array_like=True, frozen=True, forbid_unknow
     num_accepted_tokens: int = 0
     num_accepted_tokens_per_pos: list[int] = []
     """By place in the draft; empty without speculative decoding."""
+    num_held: int = 0
+    """Of those that wait: behind a gate that closes."""
 
     @property
     def kv_cache_usage(self) -> float:

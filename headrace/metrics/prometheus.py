@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from headrace.config.engine import EngineConfig
 from headrace.messages.outputs import FinishReason, SchedulerStats
+from headrace.metrics.http_metrics import HttpMetrics, KeyMetrics, SleepMetrics
 from headrace.metrics.reader import read_metrics
 from headrace.metrics.records import Metric
 from headrace.metrics.stats import FinishedRequestStats, IterationStats
@@ -32,8 +33,6 @@ LATENCY_BUCKETS = (
 ITERATION_BUCKETS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 N_BUCKETS = (1, 2, 5, 10, 20)
 PREEMPTION_BUCKETS = (0, 1, 2, 5, 10, 20)
-HTTP_LATENCY_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 # counters of the core: name -> (field of SchedulerStats, help)
 _CORE_COUNTERS = {
@@ -72,7 +71,11 @@ class PrometheusStatLogger:
         self._make_drafts(config)
         self._make_tokens(config.model.max_model_len)
         self._make_times()
-        self._make_http()
+        self.http = HttpMetrics(self.registry)
+        self.keys = KeyMetrics(self.registry, prefix, self._model_name)
+        self.sleep = SleepMetrics(
+            self.registry, prefix, dict(zip(LABELS, self._labels, strict=True))
+        )
         self._last_stats = SchedulerStats()
 
     def render(self) -> bytes:
@@ -87,6 +90,8 @@ class PrometheusStatLogger:
         """Take in one iteration."""
         self._running.set(scheduler.num_running)
         self._waiting.set(scheduler.num_waiting)
+        self._waiting_for["capacity"].set(scheduler.num_waiting - scheduler.num_held)
+        self._waiting_for["deferred"].set(scheduler.num_held)
         self._kv_usage.set(scheduler.kv_cache_usage)
         for counter, name in self._core_counters:
             counter.inc(max(0, getattr(scheduler, name) - getattr(self._last_stats, name)))
@@ -102,6 +107,10 @@ class PrometheusStatLogger:
         if iteration.num_prompt_tokens:
             self._prompt_tokens.inc(iteration.num_prompt_tokens)
             self._cached_tokens.inc(iteration.num_cached_tokens)
+            num_cached = iteration.num_cached_tokens
+            self._tokens_from["local_compute"].inc(iteration.num_prompt_tokens - num_cached)
+            self._tokens_from["local_cache_hit"].inc(num_cached)
+            self._cached_from.inc(num_cached)
         for seconds in iteration.time_to_first_tokens:
             self._ttft.observe(seconds)
         self._itl.observe_all(iteration.inter_token_latencies)
@@ -114,17 +123,6 @@ class PrometheusStatLogger:
     def count_rejection(self, reason: str) -> None:
         """A request was refused because a queue limit was reached."""
         self._rejections.labels(self._model_name, reason).inc()
-
-    def record_http(self, method: str, handler: str, status: int, seconds: float) -> None:
-        """An HTTP request was answered.
-
-        Args:
-            handler: the route's pattern, never the path a stranger sent.
-            seconds: until the whole body was sent.
-        """
-        method = method if method in METHODS else "other"
-        self._http_requests.labels(method, f"{status // 100}xx", handler).inc()
-        self._http_seconds.labels(method, handler).observe(seconds)
 
     # -- the metrics, by kind ------------------------------------------------------------------
 
@@ -148,6 +146,15 @@ class PrometheusStatLogger:
     def _make_state(self, config: EngineConfig) -> None:
         self._running = self._gauge("num_requests_running", "Requests being computed.")
         self._waiting = self._gauge("num_requests_waiting", "Requests waiting to be computed.")
+        waiting = Gauge(
+            self._name("num_requests_waiting_by_reason"),
+            "Requests waiting: for room, or because the engine is being paused.",
+            (*LABELS, "reason"),
+            registry=self.registry,
+        )
+        self._waiting_for = {
+            reason: waiting.labels(*self._labels, reason) for reason in ("capacity", "deferred")
+        }
         self._kv_usage = self._gauge("kv_cache_usage_perc", "Share of KV blocks in use, 0 to 1.")
         self._core_counters = [
             (self._counter(name, help), source) for name, (source, help) in _CORE_COUNTERS.items()
@@ -208,6 +215,22 @@ class PrometheusStatLogger:
         self._cached_tokens = self._counter(
             "prompt_tokens_cached", "Those of them that came from the prefix cache."
         )
+        by_source = Counter(
+            self._name("prompt_tokens_by_source"),
+            "Prompt tokens of started answers, by where they came from.",
+            (*LABELS, "source"),
+            registry=self.registry,
+        )
+        self._tokens_from = {
+            source: by_source.labels(*self._labels, source)
+            for source in ("local_compute", "local_cache_hit")
+        }
+        self._cached_from = Counter(
+            self._name("prompt_tokens_cached_by_source"),
+            "Prompt tokens that came from a cache, by which one.",
+            (*LABELS, "source"),
+            registry=self.registry,
+        ).labels(*self._labels, "local_cache_hit")
         self._generation_tokens = self._counter("generation_tokens", "Generated tokens.")
         self._iteration_tokens = self._histogram(
             "iteration_tokens_total", "Tokens computed per step.", ITERATION_BUCKETS
@@ -260,21 +283,6 @@ class PrometheusStatLogger:
             (self._histogram(name, help, LATENCY_BUCKETS), source)
             for name, (source, help) in help_of.items()
         ]
-
-    def _make_http(self) -> None:
-        self._http_requests = Counter(
-            "http_requests",
-            "HTTP requests answered.",
-            ("method", "status", "handler"),
-            registry=self.registry,
-        )
-        self._http_seconds = Histogram(
-            "http_request_duration_seconds",
-            "Time to answer HTTP requests, streamed bodies included.",
-            ("method", "handler"),
-            buckets=HTTP_LATENCY_BUCKETS,
-            registry=self.registry,
-        )
 
     def _record_finished(self, stats: FinishedRequestStats) -> None:
         self._success[stats.finish_reason].inc()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from typing import Any, TypeAlias, cast
 
@@ -32,14 +33,21 @@ async def sleep(state: ServerState, request: Request) -> Response:
     """Stop, and give memory back: `level` 0 none, 1 the KV cache, 2 the weights too; `mode` abort,
     wait or keep says what becomes of requests under way."""
     level = _number(request, "level", 1)
-    await state.engine.sleep(level, _mode(request))
+    mode = _mode(request)
+    with _measured(state, "sleep"):
+        await state.engine.sleep(level, mode)
+    if state.metrics is not None:
+        state.metrics.sleep.set_level(level)
     return _json({"status": "sleeping", "level": level})
 
 
 async def wake_up(state: ServerState, request: Request) -> Response:
     """Take back what sleeps: `tags` of weights, kv_cache and scheduling; all without them."""
     tags = request.query_params.getlist("tags") or None
-    is_awake = await state.engine.wake_up(tags)
+    with _measured(state, "wake_up"):
+        is_awake = await state.engine.wake_up(tags)
+    if is_awake and state.metrics is not None:
+        state.metrics.sleep.set_level(None)
     return _json({"status": "awake" if is_awake else "sleeping", "tags": tags})
 
 
@@ -122,6 +130,10 @@ ROUTES: tuple[tuple[str, str, Handler, type[RequestRecord] | None], ...] = (
     ("GET", "/server_info", server_info, None),
     ("POST", "/abort_requests", abort_requests, None),
 )
+
+
+def _measured(state: ServerState, operation: str) -> AbstractContextManager[None]:
+    return nullcontext() if state.metrics is None else state.metrics.sleep.operation(operation)
 
 
 def _json(values: dict[str, Any]) -> Response:

@@ -18,7 +18,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headrace.errors import AdmissionError, ValidationError
 from headrace.logger import make_logger
 from headrace.server.caller import CALLER, Caller, caller_of
-from headrace.server.errors import AuthenticationError, PermissionDeniedError, error_response
+from headrace.server.errors import (
+    AuthenticationError,
+    KeyLimitError,
+    PermissionDeniedError,
+    error_response,
+)
 from headrace.server.keys import Key, KeyRing
 from headrace.server.keys import Scope as KeyScope
 from headrace.server.state import ServerState
@@ -33,6 +38,8 @@ DIRECT_SEND = "headrace.direct_send"
 """Key of a request's scope: the server's own `send`. Once an answer has begun, what stands between
 only passes its pieces on; a stream hands them over here. Not there in an application that others
 serve or add to: only `run` wraps its own, to which nothing can be added."""
+STREAMED_BYTES = "headrace.streamed_bytes"
+"""Key of a request's scope: how many bytes a stream has handed over there."""
 
 
 class DirectSend:
@@ -71,9 +78,17 @@ class ErrorBoundary:
         except Exception as error:
             if started:
                 raise
-            if isinstance(error, AdmissionError) and self._state.metrics is not None:
-                self._state.metrics.count_rejection(error.reason)
+            if isinstance(error, AdmissionError):
+                self._count_rejection(error, caller_of(scope).name)
             await error_response(error)(scope, receive, send)
+
+    def _count_rejection(self, error: AdmissionError, key: str | None) -> None:
+        metrics = self._state.metrics
+        if metrics is None:
+            return
+        metrics.count_rejection(error.reason)
+        if isinstance(error, KeyLimitError) and key is not None:
+            metrics.keys.count_rejection(key, error.reason)
 
 
 class CallerNote:
@@ -200,11 +215,14 @@ class HttpMeter:
             return
         begin = time.perf_counter()
         status = CLIENT_LEFT  # every other end sends a status
+        num_sent = 0
 
         async def send_noting_status(message: Message) -> None:
-            nonlocal status
+            nonlocal status, num_sent
             if message["type"] == "http.response.start":
                 status = message["status"]
+            else:
+                num_sent += len(message.get("body", b""))
             await send(message)
 
         try:
@@ -212,7 +230,10 @@ class HttpMeter:
         finally:
             handler = getattr(scope.get("route"), "path", "none")
             seconds = time.perf_counter() - begin
-            metrics.record_http(scope["method"], handler, status, seconds)
+            declared = Headers(scope=scope).get("content-length", "")
+            num_received = int(declared) if declared.isdigit() and len(declared) < 16 else 0
+            num_sent += scope.get(STREAMED_BYTES, 0)
+            metrics.http.record(scope["method"], handler, status, seconds, num_received, num_sent)
 
 
 class Cors(CORSMiddleware):

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import aclosing
 from typing import Protocol
 
 import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from headrace.logger import make_logger
 from headrace.outputs import RequestOutput
 from headrace.server.errors import NotReadyError, encode_error, error_info, log_fault
 from headrace.server.live import LiveRequests, unless_disconnected
-from headrace.server.middleware import DIRECT_SEND
+from headrace.server.middleware import DIRECT_SEND, STREAMED_BYTES
 
 logger = make_logger(__name__)
 
@@ -100,7 +100,8 @@ class EventStream(Response):
 
     async def _send_all(self, scope: Scope, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        send = scope.get(DIRECT_SEND, send)
+        if DIRECT_SEND in scope:
+            send = _counting(scope, scope[DIRECT_SEND])
         try:
             await self._send_outputs(send)
         except ClientDisconnect:
@@ -119,6 +120,17 @@ class EventStream(Response):
         async with aclosing(self._live.outputs()) as outputs:
             async for job, output in outputs:
                 await _send_body(send, take(job, output))
+
+
+def _counting(scope: Scope, send: Send) -> Send:
+    """`send`, with the bytes of the bodies noted where they are measured."""
+    scope[STREAMED_BYTES] = 0
+
+    def counting_send(message: Message) -> Awaitable[None]:
+        scope[STREAMED_BYTES] += len(message["body"])
+        return send(message)
+
+    return counting_send
 
 
 async def _send_failure(send: Send, error: Exception) -> None:

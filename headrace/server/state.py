@@ -18,7 +18,7 @@ from headrace.server.caller import caller_of
 from headrace.server.deadline import timeout_ms
 from headrace.server.errors import RETRY_AFTER, NotFoundError, NotReadyError, server_is_ending
 from headrace.server.keys import KeyRing
-from headrace.server.open_requests import OpenRequests
+from headrace.server.open_requests import OpenRequest, OpenRequests
 from headrace.server.settings import ServerSettings
 
 
@@ -56,6 +56,14 @@ class ServerState:
         self.keys = None
         if settings.needs_keys:
             self.keys = KeyRing(settings.api_key, settings.api_key_file)
+        self.open_requests.on_end.append(self._measure)
+
+    def _measure(self, request: OpenRequest) -> None:
+        """Count what a request of a key took."""
+        if self.metrics is not None and request.caller.name is not None:
+            metrics = [stream.metrics for stream in request.streams]
+            num_generated = sum(one.num_generation_tokens for one in metrics)
+            self.metrics.keys.record(request.caller.name, request.num_prompt_tokens, num_generated)
 
     @property
     def cut(self) -> asyncio.Future[None]:

@@ -11,17 +11,25 @@ NAMES = [
     "headrace:admission_rejections",
     "headrace:cache_config_info",
     "headrace:e2e_request_latency_seconds",
+    "headrace:engine_sleep_state",
     "headrace:generation_tokens",
     "headrace:inter_token_latency_seconds",
     "headrace:iteration_tokens_total",
+    "headrace:key_generation_tokens",
+    "headrace:key_prompt_tokens",
+    "headrace:key_rejections",
+    "headrace:key_requests",
     "headrace:kv_cache_usage_perc",
     "headrace:num_preemptions",
     "headrace:num_requests_running",
     "headrace:num_requests_waiting",
+    "headrace:num_requests_waiting_by_reason",
     "headrace:prefix_cache_hits",
     "headrace:prefix_cache_queries",
     "headrace:prompt_tokens",
+    "headrace:prompt_tokens_by_source",
     "headrace:prompt_tokens_cached",
+    "headrace:prompt_tokens_cached_by_source",
     "headrace:request_decode_time_seconds",
     "headrace:request_generation_tokens",
     "headrace:request_inference_time_seconds",
@@ -34,9 +42,14 @@ NAMES = [
     "headrace:request_queue_time_seconds",
     "headrace:request_success",
     "headrace:request_time_per_output_token_seconds",
+    "headrace:sleep_mode_operation_duration_seconds",
+    "headrace:sleep_mode_operations_in_flight",
     "headrace:time_to_first_token_seconds",
+    "http_request_duration_highr_seconds",
     "http_request_duration_seconds",
+    "http_request_size_bytes",
     "http_requests",
+    "http_response_size_bytes",
 ]
 LABELS = {"model_name": "tiny", "engine": "0"}
 
@@ -123,7 +136,7 @@ def test_prefix_and_registry_are_the_loggers_own() -> None:
 def test_methods_of_strangers_share_one_label() -> None:
     logger = PrometheusStatLogger(make_config())
     for method in ("GET", "BREW", "X" * 1000):
-        logger.record_http(method, "none", 405, 0.1)
+        logger.http.record(method, "none", 405, 0.1)
     text = logger.render().decode()
     assert 'http_requests_total{handler="none",method="other",status="4xx"} 2.0' in text
     assert "BREW" not in text
@@ -133,3 +146,33 @@ def test_size_buckets_go_up_to_the_context_length() -> None:
     assert one_two_five(100) == [1, 2, 5, 10, 20, 50, 100]
     assert one_two_five(60) == [1, 2, 5, 10, 20, 50]
     assert one_two_five(1) == [1]
+
+
+def test_waiting_requests_and_prompt_tokens_are_told_apart() -> None:
+    logger = PrometheusStatLogger(make_config())
+    stats = SchedulerStats(num_waiting=5, num_held=2)
+    logger.record(stats, IterationStats(num_prompt_tokens=10, num_cached_tokens=4))
+    assert value(logger, "num_requests_waiting_by_reason", reason="capacity") == 3
+    assert value(logger, "num_requests_waiting_by_reason", reason="deferred") == 2
+    assert value(logger, "prompt_tokens_by_source_total", source="local_compute") == 6
+    assert value(logger, "prompt_tokens_by_source_total", source="local_cache_hit") == 4
+    assert value(logger, "prompt_tokens_cached_by_source_total", source="local_cache_hit") == 4
+
+
+def test_sleep_state_is_one_of_three() -> None:
+    logger = PrometheusStatLogger(make_config())
+
+    def states() -> list[float | None]:
+        names = ("awake", "weights_offloaded", "discard_all")
+        return [value(logger, "engine_sleep_state", sleep_state=name) for name in names]
+
+    assert states() == [1, 0, 0]
+    logger.sleep.set_level(1)
+    assert states() == [0, 1, 0]
+    logger.sleep.set_level(2)
+    assert states() == [0, 0, 1]
+    with logger.sleep.operation("wake_up"):
+        assert value(logger, "sleep_mode_operations_in_flight", operation="wake_up") == 1
+    assert value(logger, "sleep_mode_operations_in_flight", operation="wake_up") == 0
+    name = "sleep_mode_operation_duration_seconds_count"
+    assert value(logger, name, operation="wake_up") == 1

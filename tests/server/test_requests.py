@@ -12,7 +12,11 @@ from typing import Any
 import httpx
 import pytest
 
+from headrace.metrics.prometheus import PrometheusStatLogger
+from headrace.server.app import build_app
 from headrace.server.deadline import shorter, timeout_ms
+from headrace.server.middleware import DirectSend
+from headrace.server.settings import ServerSettings
 from tests.server.conftest import check_error, frames_of, until
 from tests.server.fakes import FakeEngine
 
@@ -213,3 +217,46 @@ async def test_header_that_is_no_time_is_a_400_before_any_work(
 def test_of_two_limits_the_shorter_counts() -> None:
     assert timeout_ms({"x-request-timeout-ms": " 5 "}) == 5
     assert (shorter(None, None), shorter(1, None), shorter(2, 1)) == (None, 1, 1)
+
+
+# -- measurements ----------------------------------------------------------------------------
+
+
+async def test_what_keys_take_is_counted_by_their_names(
+    engine: FakeEngine, client_of: ClientOf, tmp_path: Path
+) -> None:
+    client = client_of(engine, api_key_file=keys(tmp_path, max_num_tokens=60), public_metrics=True)
+    answer = await client.post("/v1/completions", json=PROMPT, headers=bearer("a"))
+    assert answer.status_code == 200
+    body = {**PROMPT, "n": 2}
+    check_error(await client.post("/v1/completions", json=body, headers=bearer("a")), 429)
+    text = (await client.get("/metrics")).text
+    for line in (
+        'headrace:key_requests_total{key="alice",model_name="tiny"} 1.0',
+        'headrace:key_prompt_tokens_total{key="alice",model_name="tiny"} 3.0',
+        'headrace:key_generation_tokens_total{key="alice",model_name="tiny"} 6.0',
+        'headrace:key_rejections_total{key="alice",model_name="tiny",reason="key_max_num_tokens"}',
+        'http_request_size_bytes_count{handler="/v1/completions"} 2.0',
+    ):
+        assert line in text
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_bytes_of_answers_are_counted_also_of_streams(
+    engine: FakeEngine, client_of: ClientOf, stream: bool
+) -> None:
+    client = client_of(engine)
+    answer = await client.post("/v1/completions", json={**PROMPT, "stream": stream})
+    text = (await client.get("/metrics")).text
+    size = f"{float(len(answer.content))}"
+    assert f'http_response_size_bytes_sum{{handler="/v1/completions"}} {size}' in text
+
+
+async def test_bytes_that_go_straight_to_the_server_are_counted(engine: FakeEngine) -> None:
+    app = build_app(engine, ServerSettings(), PrometheusStatLogger(engine.config))
+    transport = httpx.ASGITransport(app=DirectSend(app))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.post("/v1/completions", json={**PROMPT, "stream": True})
+        text = (await client.get("/metrics")).text
+    size = f"{float(len(answer.content))}"
+    assert f'http_response_size_bytes_sum{{handler="/v1/completions"}} {size}' in text
