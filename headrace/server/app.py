@@ -19,6 +19,7 @@ from headrace.metrics.prometheus import PrometheusStatLogger
 from headrace.server import admin, chat, completions, health, models, requests, tokenize
 from headrace.server.access_log import AccessLog
 from headrace.server.answer import json_response
+from headrace.server.caller import caller_of
 from headrace.server.chat_stream import ChatFrames
 from headrace.server.completions_stream import CompletionFrames
 from headrace.server.errors import error_response
@@ -38,6 +39,7 @@ from headrace.server.protocol.chat import ChatRequest
 from headrace.server.protocol.common import RequestRecord
 from headrace.server.protocol.completions import CompletionRequest
 from headrace.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
+from headrace.server.resume import EVENT_ID_HEADER, ResumableStreams
 from headrace.server.settings import ServerSettings
 from headrace.server.sse import EventStream
 from headrace.server.state import ServerState
@@ -60,9 +62,17 @@ async def create_completion(state: ServerState, request: Request) -> Response:
 
 
 async def create_chat_completion(state: ServerState, request: Request) -> Response:
-    """Answer a conversation."""
+    """Answer a conversation, or go on with an answer whose connection was lost."""
+    resumable: ResumableStreams = request.app.state.resumable
+    caller, event_id = caller_of(request.scope), request.headers.get(EVENT_ID_HEADER)
+    if event_id is not None:
+        return await resumable.resume(caller.name, event_id)
     plan, live, headers = await chat.answer_chat(state, request)
     if plan.body.stream:
+        options = plan.body.stream_options
+        asked = options is not None and options.resumable
+        if (asked or state.settings.enable_resumable_streams) and resumable.has_room:
+            return await resumable.start(caller.name, live, state.cut, ChatFrames(plan), headers)
         return EventStream(live, state.cut, ChatFrames(plan), headers)
     return await _respond_whole(state, request, live, chat.whole_chat(plan, live), headers)
 
@@ -131,6 +141,7 @@ def build_app(
         **docs,
     )
     app.state.server = state
+    app.state.resumable = ResumableStreams(settings)
     routes = ROUTES + (admin.ROUTES if settings.enable_admin_routes else ())
     for method, path, handler, body in routes:
         _add_route(app, state, method, path, handler, body)

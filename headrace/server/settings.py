@@ -51,6 +51,22 @@ class ServerSettings(ObservabilitySettings, AccessSettings, ListenSettings):
     enable_force_include_usage: bool = option(
         False, "Send usage with every chunk of every stream, asked for or not.", group="Requests"
     )
+    enable_resumable_streams: bool = option(
+        False,
+        "Let every streamed chat be resumed after a lost connection; a request asks for it itself "
+        "with stream_options.resumable.",
+        group="Requests",
+    )
+    stream_resume_seconds: float = option(
+        30.0, "How long such a stream is kept after its connection is gone.", group="Requests"
+    )
+    stream_resume_size: int = option(
+        256 << 10, "Bytes kept of such a stream that were read, and as many that were not.",
+        group="Requests", kind="size",
+    )  # fmt: skip
+    max_resumable_streams: int = option(
+        256, "Most such streams at a time; more are served without being kept.", group="Requests"
+    )
     enable_request_id_headers: bool = option(
         False, "Answer with an X-Request-Id header: the client's, or a new one.", group="Requests"
     )
@@ -68,7 +84,11 @@ class ServerSettings(ObservabilitySettings, AccessSettings, ListenSettings):
             ("max_stop_strings", 0, 2**31),
             ("max_body_size", 1, 2**40),
             ("max_json_depth", 1, 500),
+            ("stream_resume_size", 1, 2**31),
+            ("max_resumable_streams", 0, 2**31),
         ):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
                 raise ConfigError(f"{name} must be an integer in [{low}, {high}], got {value!r}")
+        if not 0 <= self.stream_resume_seconds < float("inf"):
+            raise ConfigError("stream_resume_seconds must be a number of seconds, 0 or more")

@@ -21,6 +21,7 @@ from headrace.server.middleware import DIRECT_SEND, STREAMED_BYTES
 logger = make_logger(__name__)
 
 DONE = b"data: [DONE]\n\n"
+EVENT_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -85,8 +86,7 @@ class EventStream(Response):
         self._live = live
         self._cut = cut
         self._frames = frames
-        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no",
-                                  **(headers or {})})  # fmt: skip
+        super().__init__(headers={**EVENT_HEADERS, **(headers or {})})
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -122,6 +122,13 @@ class EventStream(Response):
                 await _send_body(send, take(job, output))
 
 
+def failure_frames(error: Exception) -> bytes:
+    """The one frame that tells of a failure, and the end."""
+    info = error_info(error)
+    log_fault(error, info)
+    return b"data: " + encode_error(info) + b"\n\n" + DONE
+
+
 def _counting(scope: Scope, send: Send) -> Send:
     """`send`, with the bytes of the bodies noted where they are measured."""
     scope[STREAMED_BYTES] = 0
@@ -134,10 +141,7 @@ def _counting(scope: Scope, send: Send) -> Send:
 
 
 async def _send_failure(send: Send, error: Exception) -> None:
-    """The one frame that tells of a failure, and the end."""
-    info = error_info(error)
-    log_fault(error, info)
-    await _send_body(send, b"data: " + encode_error(info) + b"\n\n" + DONE, more=False)
+    await _send_body(send, failure_frames(error), more=False)
 
 
 async def _send_body(send: Send, body: bytes, *, more: bool = True) -> None:

@@ -72,6 +72,7 @@ class StreamOptions(RequestRecord):
 
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
+    resumable: bool | None = None
 
 
 class ResponseFormat(RequestRecord):
