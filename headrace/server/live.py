@@ -21,6 +21,7 @@ from headrace.server.open_requests import OpenRequest, total_tokens
 from headrace.server.state import ServerState
 
 T = TypeVar("T")
+TRACE_HEADERS = ("traceparent", "tracestate")
 QUEUE_SIZE = 64
 """Outputs read ahead of a slow client; beyond them the engine's own stream merges."""
 
@@ -131,6 +132,10 @@ def _opened(state: ServerState, request: Request, id: str, jobs: Sequence[Job]) 
         caller=caller_of(request.scope),
         num_answers=len(jobs) * params.n,
         num_prompt_tokens=params.n * sum(lengths),
+        params=params,
+        trace_headers={
+            name: request.headers[name] for name in TRACE_HEADERS if name in request.headers
+        },
         max_tokens=total_tokens(lengths, params.max_tokens, params.n, state.engine.max_model_len),
     )
 

@@ -24,6 +24,12 @@ class ObservabilitySettings:
         "Made anew when it was moved away, and on SIGHUP.",
         group="Observability",
     )
+    otlp_traces_endpoint: str | None = option(
+        None,
+        "URL of an OpenTelemetry collector (http://HOST:4318/v1/traces) that gets a span for each "
+        "request; needs headrace[otel].",
+        group="Observability",
+    )
     uvicorn_log_level: str = option(
         "info", "How much the HTTP layer logs.", group="Observability", choices=LOG_LEVELS
     )

@@ -6,12 +6,13 @@ Holds each key to its limits. On the event loop only; each request is held by on
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from headrace.engine.admission import ServedRate
 from headrace.engine.client import EngineClient, RequestOutputStream
+from headrace.sampling_params import SamplingParams
 from headrace.server.caller import Caller
 from headrace.server.errors import KeyLimitError
 
@@ -24,6 +25,7 @@ class OpenRequest:
         id: as its answer names it; a client may have given it, so others may have the same.
         num_answers, num_prompt_tokens, max_tokens: of its prompts together; max_tokens is what
             prompts and answers may come to.
+        trace_headers: `traceparent` and `tracestate`, where it has them.
         streams: its requests in the engine, once they are there.
         is_ended: somebody asked for its end.
     """
@@ -34,6 +36,8 @@ class OpenRequest:
     num_answers: int
     num_prompt_tokens: int
     max_tokens: int
+    params: SamplingParams = field(default_factory=SamplingParams)
+    trace_headers: Mapping[str, str] = field(default_factory=dict)
     streams: list[RequestOutputStream] = field(default_factory=list)
     is_ended: bool = False
     began: float = field(default_factory=time.monotonic)

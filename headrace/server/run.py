@@ -37,6 +37,7 @@ from headrace.server.settings import ServerSettings
 from headrace.server.state import ServerState
 from headrace.server.table import log_settings
 from headrace.server.tls import check_tls, reload_certificate, tls_files
+from headrace.server.tracing import Tracer
 from headrace.server.uvicorn_server import Server, uvicorn_config
 from headrace.server.watch import watch_files
 
@@ -78,8 +79,11 @@ def run_server(args: AsyncEngineArgs, settings: ServerSettings) -> int:
         metrics = PrometheusStatLogger(config, prefix=settings.metrics_prefix)
         app = build_app(None, settings, metrics)
         log = None if settings.request_log is None else RequestLog(settings.request_log)
+        tracer = None
+        if settings.otlp_traces_endpoint is not None:
+            tracer = Tracer(settings.otlp_traces_endpoint, config.model.served_names[0])
         server = Server(uvicorn_config(app, settings, config.front.shutdown_timeout))
-        process = ServingProcess(app.state.server, server, config, metrics, begin, log)
+        process = ServingProcess(app.state.server, server, config, metrics, begin, log, tracer)
         with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
             return runner.run(process.run(listener))
 
@@ -100,6 +104,7 @@ class ServingProcess:
         state: shared with the handlers; told when the engine is ready and when the end comes.
         begin: when the process began, for the line that says how long the start took.
         request_log: where a line is written for each request.
+        tracer: where a span of each request is sent.
     """
 
     state: ServerState
@@ -108,6 +113,7 @@ class ServingProcess:
     metrics: PrometheusStatLogger
     begin: float
     request_log: RequestLog | None = None
+    tracer: Tracer | None = None
     exit_status: int = 0
     _num_signals: int = 0
     _interrupted: threading.Event = field(default_factory=threading.Event)
@@ -117,6 +123,8 @@ class ServingProcess:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
+        if self.tracer is not None:
+            self.state.open_requests.on_end.append(self.tracer.add)
         self.server.config.load()
         serving = asyncio.create_task(self.server.serve(sockets=[listener]))
         watching = self._watch_files()
@@ -138,6 +146,8 @@ class ServingProcess:
             await asyncio.gather(*watching, return_exceptions=True)
             if self.request_log is not None:
                 await asyncio.to_thread(self.request_log.close)
+            if self.tracer is not None:
+                await asyncio.to_thread(self.tracer.close)
         return self.exit_status
 
     def _watch_files(self) -> list[asyncio.Task[None]]:
