@@ -19,6 +19,7 @@ from headrace.core.request_queue import RequestQueue, make_request_queue
 
 QUANTUM = 128
 """Tokens of credit per round: of the size of a short request, so that turns are short."""
+RECENT_ANSWERS = 16
 Tenant: TypeAlias = str | None
 
 
@@ -46,6 +47,8 @@ class FairQueue:
         self._num_waiting: dict[Tenant, int] = {}
         """Only of tenants that wait."""
         self._len = 0
+        self.mean_answer = 0.0
+        """Tokens of an answer, of late."""
 
     def __len__(self) -> int:
         return self._len
@@ -103,15 +106,21 @@ class FairQueue:
     def leave(self, request: Request) -> None:
         """A request has ended and waits no more; its answer is charged."""
         tenant = request.tenant
-        self._charge(tenant, len(request.token_ids) - request.num_prompt_tokens)
+        num_answered = len(request.token_ids) - request.num_prompt_tokens
+        self._charge(tenant, num_answered)
+        self.mean_answer += (num_answered - self.mean_answer) / RECENT_ANSWERS
         self._num_live[tenant] -= 1
         if not self._num_live[tenant]:
             del self._num_live[tenant], self._balances[tenant]
 
     # State
 
-    def in_order(self) -> Iterator[Request]:
-        """All of them, in the order in which they go if nothing else comes or ends."""
+    def in_order(self, num_answered: int = 0) -> Iterator[Request]:
+        """All of them, in the order in which they go if nothing else comes.
+
+        Args:
+            num_answered: tokens of answer that each is taken to be charged for, too.
+        """
         balances = self._balances.copy()
         num_waiting = self._num_waiting.copy()
         for priority in sorted(self._rounds):
@@ -129,7 +138,7 @@ class FairQueue:
                 if not num_waiting[tenant]:
                     del num_waiting[tenant]
                 if _others_wait(tenant, num_waiting):
-                    balances[tenant] -= len(request.token_ids)
+                    balances[tenant] -= len(request.token_ids) + num_answered
                 yield request
 
     @property

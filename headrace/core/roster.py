@@ -174,7 +174,8 @@ class Roster:
         live = {i: self.requests[i] for i in request_ids if i in self.requests}
         places: dict[str, int] = {}
         if any(request.status is RequestStatus.WAITING for request in live.values()):
-            waiting = [*self.waiting.in_order(), *self.gate.held]
+            in_order = self.waiting.in_order(round(self.waiting.mean_answer))
+            waiting = [*in_order, *self.gate.held]
             places = {request.request_id: place for place, request in enumerate(waiting, 1)}
         return {i: _progress(request, places.get(i, 0)) for i, request in live.items()}
 

@@ -147,3 +147,16 @@ def test_a_deep_debt_is_passed_over_without_walking_through_its_rounds() -> None
     begin = time.process_time()
     queue.peek()
     assert time.process_time() - begin < 1  # walking would take days
+
+
+def test_what_answers_will_be_charged_is_foretold_when_it_is_known() -> None:
+    queue = FairQueue("fcfs")
+    for number in range(100):  # answers of late have 200 tokens
+        ended = make_request(number, "a", 1)
+        fill(queue, ended)
+        queue.pop().token_ids += [1] * 200
+        queue.leave(ended)
+    assert 190 < queue.mean_answer < 200
+    fill(queue, *(make_request(n, "a", 1) for n in range(1000, 1010)), make_request(2000, "b", 1))
+    assert tenants(list(queue.in_order(round(queue.mean_answer)))).index("b") == 1
+    assert tenants(list(queue.in_order())).index("b") == 10
