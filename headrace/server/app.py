@@ -98,7 +98,7 @@ ROUTES: tuple[tuple[str, str, Handler, type[RequestRecord] | None], ...] = (
     ("GET", "/v1/models", models.list_models, None),
     ("GET", "/v1/models/{model_id:path}", models.get_model, None),
     ("GET", "/v1/requests", requests.list_requests, None),
-    ("DELETE", "/v1/requests/{request_id}", requests.delete_request, None),
+    ("DELETE", "/v1/requests/{request_id:path}", requests.delete_request, None),
     ("GET", "/health", health.health, None),
     ("GET", "/livez", health.live, None),
     ("GET", "/readyz", health.health, None),

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import resource
 import shutil
 import ssl
 import subprocess
@@ -22,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headrace.errors import ConfigError
 from headrace.logger import LINE_FIELDS, JsonFormatter
 from headrace.server.app import build_app
-from headrace.server.listen import bind
+from headrace.server.listen import OTHER_FILES, allow_connections, bind
 from headrace.server.settings import ServerSettings
 from headrace.server.tls import reload_certificate, tls_files
 from headrace.server.uvicorn_server import Server, uvicorn_config
@@ -279,6 +280,25 @@ async def test_connections_beyond_the_limit_are_refused_and_the_others_go_on(
         engine.gate.set()
         assert [(await task).status_code for task in (first, second)] == [200, 200]
     assert not server.server_state.connections
+
+
+def test_process_may_have_as_many_connections_open_as_are_allowed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = 2000 if hard == resource.RLIM_INFINITY else min(2000, hard)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (few // 2, hard))
+        allow_connections(few - OTHER_FILES)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == few
+        allow_connections(1)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == few
+        assert not caplog.text
+        if hard != resource.RLIM_INFINITY:
+            allow_connections(hard)
+            assert "--max-connections" in caplog.text
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # -- admin routes ----------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from headrace.errors import ConfigError, EngineStartError
 from headrace.metrics.prometheus import PrometheusStatLogger
 from headrace.server.app import build_app
 from headrace.server.listen import address_of, bind
+from headrace.server.request_log import RequestLog
 from headrace.server.run import ServingProcess, StartInterrupted
 from headrace.server.settings import ServerSettings
 from headrace.server.table import settings_table
@@ -43,7 +44,13 @@ class FakeProcess(ServingProcess):
 class Running:
     """A process that runs as a task of the test's loop."""
 
-    def __init__(self, build: Callable[..., FakeEngine], shutdown_timeout: float, **settings: Any):
+    def __init__(
+        self,
+        build: Callable[..., FakeEngine],
+        shutdown_timeout: float,
+        request_log: RequestLog | None = None,
+        **settings: Any,
+    ):
         options = ServerSettings(host="127.0.0.1", port=0, **settings)
         config = make_config(shutdown_timeout=shutdown_timeout)
         metrics = PrometheusStatLogger(config)
@@ -51,7 +58,9 @@ class Running:
         server = Server(uvicorn_config(app, options, shutdown_timeout))
         self.listener = bind(options)
         self.url = address_of(self.listener, options)
-        self.process = FakeProcess(app.state.server, server, config, metrics, time.monotonic())
+        self.process = FakeProcess(
+            app.state.server, server, config, metrics, time.monotonic(), request_log
+        )
         self.process.build = build
         self.task = asyncio.create_task(self.process.run(self.listener))
 
@@ -240,3 +249,42 @@ def test_table_of_settings_gives_reasons_and_no_secrets(caplog: pytest.LogCaptur
     assert "max_num_seqs            7" in text
     assert "default server" in text
     assert "hidden" not in text
+
+
+# -- what changes while a server runs --------------------------------------------------------
+
+
+async def test_running_server_reads_its_keys_again(
+    start: Callable[..., Running], tmp_path: Path
+) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text('{"keys": [{"name": "alice", "key": "old"}]}')
+    running = start(lambda _: FakeEngine(), api_key_file=str(path))
+    async with running.ready() as client:
+
+        async def status(key: str) -> int:
+            answer = await client.get("/v1/models", headers={"Authorization": f"Bearer {key}"})
+            return answer.status_code
+
+        assert await status("old") == 200
+        path.write_text('{"keys": [{"name": "alice", "key": "new one"}]}')
+        async with asyncio.timeout(30):
+            while await status("old") == 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert await status("new one") == 200
+
+
+async def test_running_server_writes_its_request_log_and_moves_on_at_sighup(
+    start: Callable[..., Running], tmp_path: Path
+) -> None:
+    path, old = tmp_path / "requests.jsonl", tmp_path / "requests.1.jsonl"
+    running = start(lambda _: FakeEngine(), request_log=RequestLog(str(path)))
+    async with running.ready() as client:
+        assert (await client.post("/v1/completions", json={"prompt": "a"})).status_code == 200
+        await until(lambda: path.read_text() != "", 30)
+        path.rename(old)
+        os.kill(os.getpid(), signal.SIGHUP)
+        assert (await client.post("/v1/completions", json={"prompt": "b"})).status_code == 200
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(running.task, 30) == 0
+    assert [len(file.read_text().splitlines()) for file in (old, path)] == [1, 1]
