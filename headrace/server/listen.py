@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import socket
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from headrace.errors import ConfigError
-from headrace.logger import make_logger
 from headrace.server.listen_settings import ListenSettings
 
-logger = make_logger(__name__)
-
 BACKLOG = 2048
-OTHER_FILES = 512
-"""What a server has open beside its connections, generously."""
 
 
 def bind(settings: ListenSettings) -> socket.socket:
@@ -64,23 +58,6 @@ def _is_stale_socket(path: str) -> bool:
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         return probe.connect_ex(path) != 0
-
-
-def allow_connections(num: int) -> None:
-    """Let this process have that many connections open, as far as the system allows it."""
-    wanted = num + OTHER_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-    if limit < wanted:
-        logger.warning(
-            "the system allows %d open files (ulimit -Hn): too few for %d connections "
-            "(--max-connections)",
-            limit,
-            num,
-        )
 
 
 @contextlib.contextmanager

@@ -43,20 +43,6 @@ class ListenSettings:
         "(request, call_next), to put around the application; the last is outermost.",
         group="Server",
     )
-    max_header_size: int = option(
-        64 << 10, "Most bytes of a request's head: its URL and headers.", group="Server",
-        kind="size", short=("--h11-max-incomplete-event-size",),
-    )  # fmt: skip
-    max_header_count: int = option(
-        256, "Most headers of a request.", group="Server", short=("--h11-max-header-count",)
-    )
-    request_head_timeout: float = option(
-        30.0, "Seconds the head of a request may take; 0 is no limit.", group="Server"
-    )
-    max_connections: int = option(
-        4096, "Most connections at a time; more are refused with a 503.", group="Server",
-        kind="size",
-    )  # fmt: skip
     enable_admin_routes: bool = option(
         False,
         "Serve routes for operators (/sleep, /wake_up, /pause, /resume, /reset_prefix_cache, "
@@ -79,12 +65,6 @@ class ListenSettings:
         is_number = isinstance(self.port, int) and not isinstance(self.port, bool)
         if not is_number or not 0 <= self.port <= 65535:
             raise ConfigError(f"port must be an integer in [0, 65535], got {self.port!r}")
-        for name in ("max_header_size", "max_header_count", "max_connections"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31:
-                raise ConfigError(f"{name} must be an integer in [1, {2**31}], got {value!r}")
-        if not 0 <= self.request_head_timeout < float("inf"):
-            raise ConfigError("request_head_timeout must be a number of seconds, 0 or more")
         if self.ssl_cert_reqs not in (0, 1, 2):
             raise ConfigError(f"ssl_cert_reqs must be 0, 1 or 2, got {self.ssl_cert_reqs!r}")
         if self.ssl_cert_reqs and self.ssl_ca_certs is None:

@@ -31,7 +31,7 @@ from headrace.metrics.stats import StatLogger
 from headrace.sampling_params import SamplingParams
 from headrace.server.app import build_app
 from headrace.server.keys import read_key_file
-from headrace.server.listen import address_of, allow_connections, bind, removed_at_end
+from headrace.server.listen import address_of, bind, removed_at_end
 from headrace.server.request_log import RequestLog
 from headrace.server.settings import ServerSettings
 from headrace.server.state import ServerState
@@ -76,7 +76,6 @@ def run_server(args: AsyncEngineArgs, settings: ServerSettings) -> int:
         # Only now: until here a setting that cannot work shall be the one line on the screen.
         set_up_logging(role="server")
         log_settings(config, settings)
-        allow_connections(settings.max_connections)
         metrics = PrometheusStatLogger(config, prefix=settings.metrics_prefix)
         app = build_app(None, settings, metrics)
         log = None if settings.request_log is None else RequestLog(settings.request_log)

@@ -1,4 +1,4 @@
-"""What operators set: middleware, logs, TLS that is renewed, limits of heads, admin routes."""
+"""What operators set: middleware, logs, TLS that is renewed, admin routes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import resource
 import shutil
 import ssl
 import subprocess
@@ -23,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from headrace.errors import ConfigError
 from headrace.logger import LINE_FIELDS, JsonFormatter
 from headrace.server.app import build_app
-from headrace.server.listen import OTHER_FILES, allow_connections, bind
+from headrace.server.listen import bind
 from headrace.server.settings import ServerSettings
 from headrace.server.tls import reload_certificate, tls_files
 from headrace.server.uvicorn_server import Server, uvicorn_config
@@ -188,117 +187,12 @@ async def test_renewed_certificate_is_shown_and_a_broken_one_is_not(
         ({"ssl_certfile": "x"}, "must be given together"),
         ({"ssl_cert_reqs": 2}, "needs ssl_ca_certs"),
         ({"ssl_cert_reqs": 3}, "0, 1 or 2"),
-        ({"max_header_size": 0}, "max_header_size"),
-        ({"request_head_timeout": -1.0}, "request_head_timeout"),
         ({"log_format": "xml"}, "log_format"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         ServerSettings(**options)
-
-
-# -- heads and connections -------------------------------------------------------------------
-
-
-async def ask_raw(port: int, *pieces: bytes) -> tuple[int, dict[str, Any]]:
-    """Send bytes; the status and the error of the answer, after which the connection is closed."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        for piece in pieces:
-            writer.write(piece)
-            with contextlib.suppress(ConnectionError):
-                await writer.drain()
-            await asyncio.sleep(0.01)
-        data = await asyncio.wait_for(reader.read(), 10)
-    finally:
-        writer.close()
-    head, _, body = data.partition(b"\r\n\r\n")
-    error: dict[str, Any] = json.loads(body)["error"]
-    status = int(head.split()[1])
-    assert error["code"] == status
-    assert b"content-type: application/json" in head
-    return status, error
-
-
-HEAD = b"GET /health HTTP/1.1\r\nHost: x\r\n"
-
-
-@pytest.mark.parametrize(
-    ("pieces", "status", "flag"),
-    [
-        ([HEAD, *[b"a%d: b\r\n" % i for i in range(30)], b"\r\n"], 431, "--max-header-count"),
-        ([HEAD, b"a: " + b"x" * 3000 + b"\r\n\r\n"], 431, "--max-header-size"),
-        ([HEAD, b"a: ", *[b"x" * 300] * 10], 431, "--max-header-size"),
-        ([b"GET /" + b"x" * 3000 + b" HTTP/1.1\r\n\r\n"], 431, "--max-header-size"),
-        ([b"GET /", *[b"x" * 300] * 10], 431, "--max-header-size"),
-        ([b"\x16\x03\x01 hello\r\n\r\n"], 400, "not a valid HTTP request"),
-        ([HEAD, b"no colon\r\n\r\n"], 400, "not a valid HTTP request"),
-        ([HEAD, b"a: b"], 408, "--request-head-timeout"),
-        ([], 408, "--request-head-timeout"),
-    ],
-    ids=[
-        "count",
-        "header",
-        "unended header",
-        "url",
-        "unended url",
-        "tls",
-        "junk",
-        "slow",
-        "silent",
-    ],
-)
-async def test_head_beyond_its_bounds_gets_the_one_error_body(
-    engine: FakeEngine, pieces: list[bytes], status: int, flag: str
-) -> None:
-    limits = {"max_header_size": 2000, "max_header_count": 20, "request_head_timeout": 0.5}
-    async with serving(engine, **limits) as (server, port):
-        found, error = await ask_raw(port, *pieces)
-        assert (found, flag in error["message"]) == (status, True)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
-            assert (await client.get("/health")).status_code == 200
-            await asyncio.sleep(0.7)  # a connection that is kept is not a slow head
-            assert (await client.get("/health")).status_code == 200
-        await until(lambda: not server.server_state.connections)
-
-
-async def test_connections_beyond_the_limit_are_refused_and_the_others_go_on(
-    engine: FakeEngine,
-) -> None:
-    async with (
-        serving(engine, max_connections=2) as (server, port),
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
-    ):
-        engine.gate.clear()
-        first = asyncio.create_task(client.post("/v1/completions", json=PROMPT))
-        second = asyncio.create_task(client.post("/v1/completions", json=PROMPT))
-        await until(lambda: len(engine.live) == 2)
-        status, error = await ask_raw(port)
-        assert status == 503
-        assert "--max-connections" in error["message"]
-        engine.gate.set()
-        assert [(await task).status_code for task in (first, second)] == [200, 200]
-    assert not server.server_state.connections
-
-
-def test_process_may_have_as_many_connections_open_as_are_allowed(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    few = 2000 if hard == resource.RLIM_INFINITY else min(2000, hard)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (few // 2, hard))
-        allow_connections(few - OTHER_FILES)
-        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == few
-        allow_connections(1)
-        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == few
-        assert not caplog.text
-        if hard != resource.RLIM_INFINITY:
-            allow_connections(hard)
-            assert "--max-connections" in caplog.text
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 # -- admin routes ----------------------------------------------------------------------------
