@@ -25,6 +25,7 @@ from headrace.server.completions_stream import CompletionFrames
 from headrace.server.errors import error_response
 from headrace.server.keys import Scope
 from headrace.server.live import LiveRequests, unless_disconnected
+from headrace.server.load_report import LoadReport
 from headrace.server.middleware import (
     OPEN_PATHS,
     CallerNote,
@@ -177,6 +178,7 @@ def _add_route(
 def _add_middleware(app: FastAPI, state: ServerState) -> None:
     """Each call goes around the ones before: the last one is outermost."""
     settings = state.settings
+    app.add_middleware(LoadReport, state=state)  # behind the keys
     if state.keys is not None:
         open_paths = OPEN_PATHS | ({"/metrics"} if settings.public_metrics else set())
         app.add_middleware(KeyGuard, keys=state.keys, open_paths=open_paths, scopes=SCOPES)

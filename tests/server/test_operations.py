@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.errors import ConfigError
 from headrace.logger import LINE_FIELDS, JsonFormatter
+from headrace.messages.outputs import SchedulerStats
 from headrace.server.app import build_app
 from headrace.server.listen import bind
 from headrace.server.settings import ServerSettings
@@ -277,3 +278,38 @@ async def test_abort_requests_ends_those_named_or_all(
     for task in asked:
         last = frames_of((await task).text)[-2]
         assert last["choices"][0]["finish_reason"] == "abort"
+
+
+# -- load in headers -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("form", "wanted"),
+    [
+        ("TEXT",
+         "TEXT named_metrics.kv_cache_usage_perc=0.25, named_metrics.num_requests_waiting=7"),
+        ("json",
+         'JSON {"named_metrics": {"kv_cache_usage_perc": 0.25, "num_requests_waiting": 7}}'),
+        ("XML", None),
+        (None, None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("stream", [False, True])
+async def test_load_is_told_in_a_header_to_those_who_ask(
+    engine: FakeEngine,
+    client_of: ClientOf,
+    monkeypatch: pytest.MonkeyPatch,
+    form: str | None,
+    wanted: str | None,
+    stream: bool,
+) -> None:
+    stats = SchedulerStats(num_waiting=7, num_blocks=8, num_free_blocks=6)
+    monkeypatch.setattr(FakeEngine, "scheduler_stats", property(lambda _: stats))
+    headers = {} if form is None else {"endpoint-load-metrics-format": form}
+    client = client_of(engine, api_key=["k"])
+    body = {**PROMPT, "stream": stream}
+    known = {**headers, "Authorization": "Bearer k"}
+    answer = await client.post("/v1/completions", json=body, headers=known)
+    assert answer.headers.get("endpoint-load-metrics") == wanted
+    stranger = await client.post("/v1/completions", json=body, headers=headers)
+    assert "endpoint-load-metrics" not in stranger.headers
