@@ -10,6 +10,15 @@ from headrace.checks import check_utf8
 from headrace.errors import ValidationError, shown
 
 
+class ThoughtMarks(msgspec.Struct, frozen=True, array_like=True):
+    """The texts around what a model thinks before it answers."""
+
+    start: str
+    end: str
+    is_open: bool = False
+    """Whether the prompt has opened the thought; else there may be none."""
+
+
 class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True):
     """A constraint on the text: exactly one of the first six fields.
 
@@ -39,6 +48,8 @@ class StructuredOutputsParams(msgspec.Struct, frozen=True, omit_defaults=True):
     disable_any_whitespace: bool = False
     disable_additional_properties: bool = False
     whitespace_pattern: str | None = None
+    behind_thought: ThoughtMarks | None = None
+    """The constraint begins behind a thought. Filled in by the server, never by callers."""
 
     KINDS: ClassVar = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 

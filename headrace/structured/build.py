@@ -14,7 +14,13 @@ from headrace.structured.json_schema import (
     read_json,
     write_json,
 )
-from headrace.structured.lark import HEADER, callers_grammar, quoted, regex_literal
+from headrace.structured.lark import (
+    HEADER,
+    behind_thought,
+    callers_grammar,
+    quoted,
+    regex_literal,
+)
 from headrace.structured.structural_tag import structural_tag_grammar
 from headrace.structured_params import StructuredOutputsParams
 
@@ -42,6 +48,11 @@ class _Builder:
         self._max_depth = config.max_depth
 
     def build(self) -> str:
+        grammar = self._grammar()
+        marks = self._params.behind_thought
+        return grammar if marks is None else behind_thought(grammar, marks)
+
+    def _grammar(self) -> str:
         params = self._params
         if params.json is not None:
             return self._only(self._json(params.json))

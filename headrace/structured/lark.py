@@ -14,11 +14,13 @@ from llguidance.gbnf_to_lark import any_to_lark
 
 from headrace.errors import ValidationError
 from headrace.structured.json_schema import depth, write_json
+from headrace.structured_params import ThoughtMarks
 
 HEADER = '%llguidance {"no_forcing": true}\n'
 """Any way to spell a text in tokens is allowed: the core has no tokenizer that could choose one."""
 FIELD = "structured_outputs.grammar"
 MAX_EBNF_DEPTH = 100
+_START = re.compile(r"\bstart\b")
 _PIECE = re.compile(
     r"""
     (?P<comment> //[^\n]* | \#[^\n]* )
@@ -76,6 +78,25 @@ def callers_grammar(text: str, embed_schema: Callable[[Any], str], max_depth: in
         parts.append(_directive(found["directive"], value, embed_schema))
     parts.append(text[position:])
     return HEADER + "".join(parts)
+
+
+def behind_thought(grammar: str, marks: ThoughtMarks) -> str:
+    """The grammar with a thought, free text between two marks, before what it allows."""
+    parts: list[str] = []
+    position = 0
+    for found in _PIECE.finditer(grammar):
+        parts += [_START.sub("headrace_answer", grammar[position : found.start()]), found[0]]
+        position = found.end()
+    parts.append(_START.sub("headrace_answer", grammar[position:]))
+    thought = "headrace_thought HEADRACE_LINES?"
+    if not marks.is_open:
+        thought = f"({quoted(marks.start)} {thought})?"
+    # Lazy: the thought ends with the first closing mark.
+    return (
+        f"{''.join(parts)}\nstart: {thought} headrace_answer\n"
+        f"headrace_thought[lazy]: HEADRACE_TEXT {quoted(marks.end)}\n"
+        "HEADRACE_TEXT: /(.|\\n)*/\nHEADRACE_LINES: /\\n+/\n"
+    )
 
 
 def _directive(name: str, value: Any, embed_schema: Callable[[Any], str]) -> str:
