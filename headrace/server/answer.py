@@ -12,7 +12,12 @@ from starlette.responses import Response
 
 from headrace.errors import EngineGenerateError
 from headrace.outputs import CompletionOutput, RequestMetrics, RequestOutput
-from headrace.server.protocol.common import PromptTokensDetails, StreamOptions, Usage
+from headrace.server.protocol.common import (
+    CompletionTokensDetails,
+    PromptTokensDetails,
+    StreamOptions,
+    Usage,
+)
 from headrace.server.settings import ServerSettings
 from headrace.server.usage import usage_details
 
@@ -38,6 +43,9 @@ class Tally:
     Args:
         tells_cached: whether to tell how many prompt tokens came from the cache.
         tells_details: whether to tell what the request took.
+
+    Attributes:
+        reasoning_tokens: those of thoughts, among completion_tokens; None: not counted.
     """
 
     def __init__(self, *, tells_cached: bool, tells_details: bool = False) -> None:
@@ -47,6 +55,7 @@ class Tally:
         self._prompts: dict[int, int] = {}
         self._cached: dict[int, int] = {}
         self.completion_tokens = 0
+        self.reasoning_tokens: int | None = None
 
     def add(self, job: int, output: RequestOutput) -> None:
         """Take in an output of the job at this position."""
@@ -70,6 +79,9 @@ class Tally:
             prompt_tokens + self.completion_tokens,
             details,
             usage_details(self._metrics.values()) if self._tells_details else UNSET,
+            UNSET
+            if self.reasoning_tokens is None
+            else CompletionTokensDetails(self.reasoning_tokens),
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -11,7 +12,14 @@ from starlette.requests import Request
 from headrace.errors import ValidationError
 from headrace.inputs import EngineInput
 from headrace.outputs import CompletionOutput
+from headrace.sampling_params import SamplingParams
 from headrace.server.answer import Head, check_answer
+from headrace.server.answer_formats import (
+    call_family,
+    fit_params,
+    plan_reasoning,
+    reasoning_format,
+)
 from headrace.server.body import read_body
 from headrace.server.live import Job, LiveRequests
 from headrace.server.logprobs import LogprobWriter, prompt_logprobs
@@ -22,8 +30,9 @@ from headrace.server.params import (
     priority_of,
     sampling_params,
 )
+from headrace.server.parsed_answer import AnswerReader, ParsingPlan, without_indices
 from headrace.server.plan import AnswerPlan
-from headrace.server.prompts import check_chat_options, render_chat
+from headrace.server.prompts import check_chat_options, render_chat, tokenizer_of
 from headrace.server.protocol.chat import (
     ChatChoice,
     ChatCompletion,
@@ -33,6 +42,8 @@ from headrace.server.protocol.chat import (
 )
 from headrace.server.response_format import fields_as_sent
 from headrace.server.state import ServerState
+from headrace.server.tool_grammar import errors_name_tools, tool_grammar
+from headrace.server.tools import ToolPlan, plan_tools
 
 
 @dataclass(kw_only=True)
@@ -42,6 +53,7 @@ class ChatPlan(AnswerPlan):
     Attributes:
         role: who speaks the answer.
         echoed: text the answer begins with (`echo`), usually nothing.
+        parsing: how the text of the answers is read.
     """
 
     body: ChatRequest
@@ -49,10 +61,30 @@ class ChatPlan(AnswerPlan):
     prompt: EngineInput
     role: str
     echoed: str
+    parsing: ParsingPlan
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.parsing.reasoning is not None:
+            self.tally.reasoning_tokens = 0
+
+    @property
+    def tells_token_ids(self) -> bool:
+        """Whether the tokens of answers are shown: where thoughts are hidden, they are as well."""
+        return bool(self.body.return_token_ids) and not self.parsing.hides_thoughts
+
+    @property
+    def tells_logprobs(self) -> bool:
+        """Whether the log-probabilities of answers are shown; see tells_token_ids."""
+        return bool(self.body.logprobs) and not self.parsing.hides_thoughts
+
+    def reader(self) -> AnswerReader:
+        """What reads one choice."""
+        return AnswerReader(self.parsing, tokenizer_of(self.engine), self.tally)
 
     def logprobs(self, writer: LogprobWriter, answer: CompletionOutput) -> ChatLogprobs | None:
         """Log-probabilities of an answer or a piece of it, when asked for."""
-        if not self.body.logprobs:
+        if not self.tells_logprobs:
             return None
         top = self.body.top_logprobs or 0
         return writer.for_chat(answer.token_ids, answer.logprobs or [], top)
@@ -66,7 +98,6 @@ async def plan_chat(state: ServerState, request: Request, body: ChatRequest) -> 
     settings, engine = state.settings, state.engine
     model = state.model_name(body.model)
     check_chat_options(body, settings)
-    check_tools(body)
     num_choices = check_request(body, settings, num_prompts=1)
     priority = priority_of(request, body, engine.config)
     stem = request_id_stem(request, body.request_id)
@@ -80,8 +111,16 @@ async def plan_chat(state: ServerState, request: Request, body: ChatRequest) -> 
         logprobs=_num_logprobs(body),
         prompt_logprobs=body.prompt_logprobs,
     )
+    tools = plan_tools(body, settings, call_family(engine, settings, body.chat_template))
+    format = reasoning_format(engine, settings, body.chat_template)
+    if tools is not None and tools.has_grammar:
+        marks = () if format is None else format.starts
+        constrain(params, body, tools, engine.config.structured_outputs.max_depth, marks)
     with state.admit(request, num_choices):
         prompt = await render_chat(engine, body, settings)
+    thought = None if format is None else plan_reasoning(format, body, prompt, engine)
+    parsing = ParsingPlan(tools, thought)
+    fit_params(params, parsing, engine)
     continues = body.continue_final_message or body.add_generation_prompt is False
     last = body.messages[-1]
     return ChatPlan(
@@ -93,29 +132,37 @@ async def plan_chat(state: ServerState, request: Request, body: ChatRequest) -> 
         prompt=prompt,
         role=str(last.get("role")) if continues else "assistant",
         echoed=_echoed(body),
+        parsing=parsing,
     )
 
 
-def check_tools(body: ChatRequest) -> None:
-    """Tools may be shown to the model; calls cannot be read from its answers yet.
+def constrain(
+    params: SamplingParams,
+    body: ChatRequest,
+    tools: ToolPlan,
+    max_depth: int,
+    thought_marks: Sequence[str],
+) -> None:
+    """Let the text follow what the tools want of it.
 
     Raises:
-        ValidationError: tools or a tool choice that would need that.
+        ValidationError: tools that cannot be called so; names the field.
     """
-    choice = body.tool_choice
-    if body.tools is not None and not body.tools:
-        raise ValidationError("tools must not be an empty list", param="tools")
-    if body.tools is None:
-        if choice not in (None, "none", "auto"):
-            raise ValidationError("tool_choice needs tools", param="tool_choice")
-        return
-    if choice != "none":
+    if body.structured_outputs is not None:
         raise ValidationError(
-            "calling tools needs --tool-call-parser (and --enable-auto-tool-choice), which this "
-            "version does not have yet; with tool_choice 'none' tools are shown to the model and "
-            "its answer comes as text",
-            param="tool_choice",
+            "structured_outputs cannot go with tool_choice 'required', a named tool or strict "
+            "tools, which constrain the text themselves",
+            param="structured_outputs",
         )
+    if params.structured_outputs is not None and not (tools.is_forced or tools.or_json):
+        raise ValidationError(
+            "response_format cannot go with strict tools here: where this model may call tools as "
+            "it likes, its calls cannot be told from such an answer; leave out either",
+            param="response_format",
+        )
+    params.structured_outputs = tool_grammar(
+        tools, max_depth, params.structured_outputs, thought_marks=thought_marks
+    )
 
 
 def _num_logprobs(body: ChatRequest) -> int | None:
@@ -154,13 +201,13 @@ async def whole_chat(plan: ChatPlan, live: LiveRequests) -> ChatCompletion:
     assert final is not None, "a stream ends with an output"
     plan.tally.add(0, final)
     body = plan.body
+    answers = sorted(final.outputs, key=lambda one: one.index)
+    choices = [_choice(plan, answer) for answer in answers]  # which counts tokens, too
     return ChatCompletion(
         id=plan.head.id,
         created=plan.head.created,
         model=plan.head.model,
-        choices=[
-            _choice(plan, answer) for answer in sorted(final.outputs, key=lambda one: one.index)
-        ],
+        choices=choices,
         system_fingerprint=plan.head.fingerprint,
         usage=plan.tally.usage(),
         prompt_logprobs=prompt_logprobs(final.prompt_logprobs),
@@ -170,13 +217,25 @@ async def whole_chat(plan: ChatPlan, live: LiveRequests) -> ChatCompletion:
 
 
 def _choice(plan: ChatPlan, answer: CompletionOutput) -> ChatChoice:
+    reader = plan.reader()
+    piece = reader.read(answer, is_last=True)
+    content: str | None = plan.echoed + piece.content
+    message = ChatMessage(role=plan.role, content=content)
+    if piece.tool_calls:
+        message.tool_calls = without_indices(piece.tool_calls)
+    if piece.reasoning:
+        message.reasoning = piece.reasoning
+        if plan.settings.reasoning_content_alias:
+            message.reasoning_content = piece.reasoning
+    if piece.tool_calls or piece.reasoning:
+        message.content = content or None
     return ChatChoice(
         index=answer.index,
-        message=ChatMessage(role=plan.role, content=plan.echoed + answer.text),
+        message=message,
         logprobs=plan.logprobs(plan.writer(), answer),
-        finish_reason=answer.finish_reason,
+        finish_reason=reader.finish_reason(answer.finish_reason),
         stop_reason=answer.stop_reason,
-        token_ids=answer.token_ids if plan.body.return_token_ids else None,
+        token_ids=answer.token_ids if plan.tells_token_ids else None,
     )
 
 
@@ -186,6 +245,6 @@ async def answer_chat(
     """Read a request and hand it to the engine; every refusal comes from here."""
     body, headers = await read_body(request, ChatRequest, state.settings)
     plan = await plan_chat(state, request, body)
-    with fields_as_sent(body):
+    with fields_as_sent(body), errors_name_tools(plan.parsing.tools):
         live = await LiveRequests.start(state, request, plan.head.id, [plan.job])
     return plan, live, headers

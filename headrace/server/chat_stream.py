@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from msgspec import UNSET
-
 from headrace.outputs import CompletionOutput, RequestOutput
 from headrace.server.answer import check_answer
 from headrace.server.chat import ChatPlan
 from headrace.server.logprobs import LogprobWriter
+from headrace.server.parsed_answer import AnswerReader, Piece
 from headrace.server.protocol.chat import ChatChunk, ChatChunkChoice, Delta
 from headrace.server.sse import TextFrames, frame
 
@@ -20,12 +19,14 @@ class ChatFrames:
 
     def __init__(self, plan: ChatPlan) -> None:
         self._plan = plan
-        body, usage = plan.body, plan.usage
-        self._wants_tokens = bool(body.return_token_ids) or bool(body.logprobs)
+        usage = plan.usage
+        self._wants_tokens = plan.tells_token_ids or plan.tells_logprobs
         self._tells_all = self._wants_tokens or usage.in_every_chunk
         """Whether a piece without text is worth a frame, too."""
+        self._is_plain = plan.parsing.is_plain
         self._writers: dict[int, LogprobWriter] = {}
         self._text_frames: dict[int, TextFrames] = {}
+        self._readers: dict[int, AnswerReader] = {}
 
     def take(self, job: int, output: RequestOutput) -> bytes:
         """The frames of an output.
@@ -39,7 +40,12 @@ class ChatFrames:
             text_frames = self._text_frames.get(answer.index)
             if text_frames is not None and answer.finish_reason is None:
                 tally.completion_tokens += len(answer.token_ids)
-                return text_frames.frame(answer.text)
+                if self._is_plain:
+                    return text_frames.frame(answer.text)
+                piece = self._readers[answer.index].read(answer, is_last=False)
+                if piece.is_content:
+                    return text_frames.frame(piece.content)
+                return frame(_chunk(self._plan, [_choice(answer.index, _delta(self._plan, piece))]))
         tally.add(job, output)
         return b"".join([self._frames(output, answer) for answer in output.outputs])
 
@@ -55,13 +61,18 @@ class ChatFrames:
             if not answer.token_ids and not is_finished:
                 return b""
             self._writers[index] = plan.writer()
+            self._readers[index] = plan.reader()
             frames = _first_frames(plan, output, index)
             if not self._tells_all:
-                sample = _chunk(plan, [_choice(plan, CompletionOutput(index, TextFrames.MARK, []))])
+                sample = _chunk(plan, [_choice(index, Delta(content=TextFrames.MARK))])
                 self._text_frames[index] = TextFrames(sample)
-        choice = _choice(plan, answer, self._writers[index])
-        # Half a character is no text.
-        if is_finished or choice.delta.content is not None or self._tells_all:
+        reader = self._readers[index]
+        piece = reader.read(answer, is_last=is_finished)
+        # Half a character is no text, and what may yet become a call is none either.
+        if piece or is_finished or self._tells_all:
+            choice = _choice(index, _delta(plan, piece))
+            _add_tokens(choice, plan, answer, self._writers[index])
+            choice.finish_reason = reader.finish_reason(answer.finish_reason)
             frames += frame(_chunk(plan, [choice], finished=is_finished))
         return frames
 
@@ -78,21 +89,31 @@ def _first_frames(plan: ChatPlan, output: RequestOutput, index: int) -> bytes:
     return frames
 
 
-def _choice(
-    plan: ChatPlan, answer: CompletionOutput, writer: LogprobWriter | None = None
-) -> ChatChunkChoice:
-    logprobs = None if writer is None else plan.logprobs(writer, answer)
-    choice = ChatChunkChoice(
-        index=answer.index,
-        delta=Delta(content=answer.text or None),
-        logprobs=UNSET if logprobs is None else logprobs,
-        finish_reason=answer.finish_reason,
+def _delta(plan: ChatPlan, piece: Piece) -> Delta:
+    thought = piece.reasoning or None
+    return Delta(
+        content=piece.content or None,
+        reasoning=thought,
+        reasoning_content=thought if plan.settings.reasoning_content_alias else None,
+        tool_calls=piece.tool_calls or None,
     )
+
+
+def _choice(index: int, delta: Delta) -> ChatChunkChoice:
+    return ChatChunkChoice(index=index, delta=delta)
+
+
+def _add_tokens(
+    choice: ChatChunkChoice, plan: ChatPlan, answer: CompletionOutput, writer: LogprobWriter
+) -> None:
+    """What is known about the tokens that came, and about the end."""
+    logprobs = plan.logprobs(writer, answer)
+    if logprobs is not None:
+        choice.logprobs = logprobs
     if answer.finished():
         choice.stop_reason = answer.stop_reason
-    if plan.body.return_token_ids:
+    if plan.tells_token_ids:
         choice.token_ids = answer.token_ids
-    return choice
 
 
 def _chunk(plan: ChatPlan, choices: list[ChatChunkChoice], *, finished: bool = False) -> ChatChunk:

@@ -148,6 +148,7 @@ async def render_chat(
     """
     continues = bool(body.continue_final_message)
     kwargs = template_kwargs(body, settings)
+    hides_tools = body.tool_choice == "none" and settings.exclude_tools_when_tool_choice_none
 
     def render() -> EngineInput:
         rendered = engine.renderer.render_chat(
@@ -155,7 +156,7 @@ async def render_chat(
             chat_template=body.chat_template,
             add_generation_prompt=not continues and body.add_generation_prompt is not False,
             continue_final_message=continues,
-            tools=body.tools,
+            tools=None if hides_tools else body.tools,
             chat_template_kwargs=kwargs,
             add_special_tokens=bool(body.add_special_tokens),
         )
@@ -196,7 +197,8 @@ def template_kwargs(body: ChatRequest, settings: ServerSettings) -> dict[str, An
     kwargs: dict[str, Any] = {}
     if body.reasoning_effort is not None:
         kwargs["reasoning_effort"] = body.reasoning_effort
-        kwargs["enable_thinking"] = body.reasoning_effort != "none"
+        # One name or the other, as the template has it.
+        kwargs["enable_thinking"] = kwargs["thinking"] = body.reasoning_effort != "none"
     if body.documents is not None:
         kwargs["documents"] = body.documents
     kwargs.update(body.chat_template_kwargs or {})

@@ -12,10 +12,11 @@ from headrace.errors import ConfigError
 from headrace.server.access_settings import AccessSettings
 from headrace.server.listen_settings import ListenSettings
 from headrace.server.observability_settings import ObservabilitySettings
+from headrace.server.tool_settings import ToolSettings
 
 
 @dataclass
-class ServerSettings(ObservabilitySettings, AccessSettings, ListenSettings):
+class ServerSettings(ToolSettings, ObservabilitySettings, AccessSettings, ListenSettings):
     """The options of one HTTP server.
 
     Raises:
@@ -75,6 +76,7 @@ class ServerSettings(ObservabilitySettings, AccessSettings, ListenSettings):
         self.check_listening()
         self.check_access()
         self.check_observability()
+        self.check_tools()
         self._check_limits()
 
     def _check_limits(self) -> None:

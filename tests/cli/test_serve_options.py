@@ -108,6 +108,8 @@ def test_every_flag_changes_what_is_read() -> None:
             text = option.choices[-1] if option.choices else samples[option.kind]
             if option.name == "root_path":
                 text = "/x"
+            if option.name in ("tool_call_parser", "reasoning_parser"):
+                text = "none"
             argv = [option.flag, text]
             if option.name == "ssl_cert_reqs":
                 argv = [option.flag, "1", "--ssl-ca-certs", "x"]

@@ -45,6 +45,10 @@ class ByteTokenizer:
     """One token per byte of UTF-8, and two special ones."""
 
     vocab_size = VOCAB_SIZE
+    chat_template: str | None = None
+
+    def __init__(self) -> None:
+        self.special = {"<s>": BOS, "</s>": EOS}
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [BOS] * add_special_tokens + list(text.encode())
@@ -58,6 +62,9 @@ class ByteTokenizer:
     def token_bytes(self, token_id: int) -> bytes:
         return {BOS: b"<s>", EOS: b"</s>"}.get(token_id) or bytes([token_id])
 
+    def token_id(self, token: str) -> int | None:
+        return self.special.get(token)
+
     def is_special(self, token_id: int) -> bool:
         return token_id >= BOS
 
@@ -68,6 +75,7 @@ class FakeRenderer:
     def __init__(self, tokenizer: ByteTokenizer) -> None:
         self._tokenizer = tokenizer
         self.calls: list[dict[str, Any]] = []
+        self.generation_prompt = ""
 
     def render_prompt(self, prompt: PromptType, *, add_special_tokens: bool = True) -> EngineInput:
         if isinstance(prompt, str):
@@ -80,6 +88,7 @@ class FakeRenderer:
         if any(message.get("role") == "refused" for message in messages):
             raise ValidationError("messages.0.role is not known", param="messages.0.role")
         text = "".join(f"{m['role']}: {m['content']}\n" for m in messages)
+        text += self.generation_prompt
         return EngineInput(self._tokenizer.encode(text, add_special_tokens=True), text)
 
 

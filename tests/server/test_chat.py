@@ -220,8 +220,8 @@ async def test_template_arguments_reach_the_renderer(
     await ask(client, reasoning_effort="low", chat_template_kwargs={"enable_thinking": False})
     kwargs = [call["chat_template_kwargs"] for call in engine.renderer.calls]
     assert kwargs == [
-        {"reasoning_effort": "none", "enable_thinking": False, "x": 1},
-        {"reasoning_effort": "low", "enable_thinking": False},
+        {"reasoning_effort": "none", "enable_thinking": False, "thinking": False, "x": 1},
+        {"reasoning_effort": "low", "enable_thinking": False, "thinking": True},
     ]
 
 

@@ -18,7 +18,7 @@ class ChatRequest(GenerationRequest):
         **REFUSED,
         "functions": (), "function_call": (), "modalities": (["text"],), "audio": (),
         "prediction": (), "web_search_options": (), "verbosity": (),
-        "media_io_kwargs": (), "mm_processor_kwargs": (), "include_reasoning": (True,),
+        "media_io_kwargs": (), "mm_processor_kwargs": (),
     }  # fmt: skip
 
     messages: list[dict[str, Any]]
@@ -40,6 +40,7 @@ class ChatRequest(GenerationRequest):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_prompt_text: bool | None = None
+    include_reasoning: bool | None = None
 
 
 class TokenLogprob(msgspec.Struct):
@@ -66,6 +67,22 @@ class ChatLogprobs(msgspec.Struct):
     refusal: list[ChatTokenLogprob] | None = None
 
 
+class CalledFunction(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """What a call calls; in a stream the name stands in its first piece only."""
+
+    name: str | None = None
+    arguments: str
+
+
+class ToolCallRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """A call, or a piece of one: `index` in streams only, `id` and `type` in first pieces only."""
+
+    index: int | None = None
+    id: str | None = None
+    type: str | None = None
+    function: CalledFunction
+
+
 class ChatMessage(msgspec.Struct, kw_only=True):
     """An answer."""
 
@@ -75,7 +92,9 @@ class ChatMessage(msgspec.Struct, kw_only=True):
     annotations: list[dict[str, Any]] | None = None
     audio: dict[str, Any] | None = None
     function_call: dict[str, Any] | None = None
+    tool_calls: list[ToolCallRecord] | UnsetType = UNSET
     reasoning: str | None = None
+    reasoning_content: str | UnsetType | None = UNSET
 
 
 class ChatChoice(msgspec.Struct, kw_only=True):
@@ -110,6 +129,9 @@ class Delta(msgspec.Struct, omit_defaults=True):
 
     role: str | None = None
     content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCallRecord] | None = None
 
 
 class ChatChunkChoice(msgspec.Struct, kw_only=True):

@@ -155,6 +155,12 @@ class PromptTokensDetails(msgspec.Struct):
     cached_tokens: int
 
 
+class CompletionTokensDetails(msgspec.Struct):
+    """What answers were spent on."""
+
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct):
     """Tokens of one request: prompts once, answers summed over the choices."""
 
@@ -163,3 +169,4 @@ class Usage(msgspec.Struct):
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | UnsetType | None = UNSET
     details: UsageDetails | UnsetType = UNSET
+    completion_tokens_details: CompletionTokensDetails | UnsetType | None = UNSET

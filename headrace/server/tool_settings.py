@@ -1,0 +1,68 @@
+"""How calls and thoughts are found in what the model writes, and what tools requests may bring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from headrace.config.args import option
+from headrace.errors import ConfigError
+from headrace.text.reasoning import FORMATS
+from headrace.text.tool_calls.table import ALIASES, FAMILIES
+
+BY_ITSELF, NOT_AT_ALL = "auto", "none"
+CALL_PARSERS = (BY_ITSELF, NOT_AT_ALL, *FAMILIES, *ALIASES)
+REASONING_PARSERS = (BY_ITSELF, NOT_AT_ALL, *FORMATS)
+
+
+@dataclass
+class ToolSettings:
+    """The options of the group Tools and reasoning."""
+
+    max_tools: int = option(128, "Most tools in one request.", group="Tools and reasoning")
+    max_tools_size: int = option(
+        262_144, "Most bytes of a request's tools, as JSON.", group="Tools and reasoning",
+        kind="size",
+    )  # fmt: skip
+    tool_call_parser: str = option(
+        BY_ITSELF,
+        f"How the model writes calls of tools: {', '.join(FAMILIES)}; auto goes by its chat "
+        "template, none reads no calls.",
+        group="Tools and reasoning",
+    )
+    enable_auto_tool_choice: bool = option(
+        True,
+        "Let the model call tools by its own choice (tool_choice auto).",
+        group="Tools and reasoning",
+    )
+    exclude_tools_when_tool_choice_none: bool = option(
+        False,
+        "With tool_choice none, do not show the tools to the model.",
+        group="Tools and reasoning",
+    )
+    reasoning_parser: str = option(
+        BY_ITSELF,
+        f"How the model marks its thoughts: {', '.join(FORMATS)}; auto goes by its chat template, "
+        "none leaves thoughts in the text.",
+        group="Tools and reasoning",
+    )
+    reasoning_content_alias: bool = option(
+        False,
+        "Send thoughts as reasoning_content, too, for older clients.",
+        group="Tools and reasoning",
+    )
+
+    def check_tools(self) -> None:
+        """Refuse what cannot work.
+
+        Raises:
+            ConfigError: names the option.
+        """
+        for name in ("max_tools", "max_tools_size"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31:
+                raise ConfigError(f"{name} must be an integer in [1, {2**31}], got {value!r}")
+        for name, known in (
+            ("tool_call_parser", CALL_PARSERS), ("reasoning_parser", REASONING_PARSERS),
+        ):  # fmt: skip
+            if (value := getattr(self, name)) not in known:
+                raise ConfigError(f"{name} must be one of {', '.join(known)}, got {value!r}")
