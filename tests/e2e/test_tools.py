@@ -97,8 +97,9 @@ def test_answer_without_a_call_is_text(client: openai.OpenAI) -> None:
     assert not message.tool_calls
 
 
-@pytest.mark.parametrize("question", ["What is the weather in Paris?", "Hi, who are you?"])
-@pytest.mark.parametrize("temperature", [0, 1.5])
+@pytest.mark.parametrize(
+    ("question", "temperature"), [("What is the weather in Paris?", 0), ("Hi, who are you?", 1.5)]
+)
 def test_forced_calls_fit_their_parameters(
     client: openai.OpenAI, question: str, temperature: float
 ) -> None:

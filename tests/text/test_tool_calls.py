@@ -106,6 +106,13 @@ def work(family: str, text: str) -> int:
     return num_calls
 
 
+def test_answer_in_json_is_streamed_once_it_can_be_no_call() -> None:
+    for start in ('{"name": "Anna", ', '{"age": 5,', '```json\n{"age": 5,'):
+        parser = ToolCallParser(FAMILIES["hermes"], TOOLS)
+        events = [event for char in start for event in parser.feed(char)]
+        assert joined(events) == [Content(start.rstrip())]
+
+
 OPENERS = (
     "", '<tool_call>{"name": "f", "arguments": {"a": ', "<function=f><parameter=a>", "[f(a=",
     '[f(a="', "[TOOL_CALLS][", '[TOOL_CALLS]f[ARGS]{"a": "', "<｜tool▁calls▁begin｜>",

@@ -108,8 +108,17 @@ HERMES = [
         '{"name": "f", "arguments": {}}\n{"name": "f", "arguments": {"b": 2}}',
         [("f", "{}"), ("f", '{"b": 2}')],
     ),
+    # an answer in JSON is none, and what stands in it is read as text is
+    Sample(
+        "hermes",
+        '{"name": "x", "t": "<tool_call>{"name": "f", "arguments": {}}</tool_call>',
+        ['{"name": "x", "t": "', ("f", "{}")],
+    ),
     *plain(
         "hermes",
+        '{"type": "function", "name": "f", "other": {}}',
+        '{"name": {"f": 1}, "arguments": {}}',
+        '{"a": {"name": "f", "arguments": {}}}',
         '<tool_call>{"name": "f", "arguments": {"a": 1</tool_call> rest',
         '<tool_call>{"name": "f", "arguments": {"a": 1}</tool_call>',
         "<tool_call></tool_call>",

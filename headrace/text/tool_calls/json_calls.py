@@ -17,13 +17,14 @@ LIST_FORM = CallForm(
 )
 """Understood for every family: for those whose own form no grammar can hold to a JSON schema."""
 _ARGUMENTS = ("arguments", "parameters")
+_KEYS = ("name", *_ARGUMENTS, "type", "id")
 
 
 class _Object:
     """Reads one JSON object; what its outermost members are."""
 
-    def __init__(self) -> None:
-        self.scanner = JsonScanner()
+    def __init__(self, *, pauses: bool = False) -> None:
+        self.scanner = JsonScanner(pauses=pauses)
         self._parts: list[str] = []
 
     def read(self, source: Source) -> Reading[str]:
@@ -86,17 +87,23 @@ class _Object:
         return {_string(self.text(key)): value for key, value in self.scanner.members}
 
 
-def read_call(source: Source, *, is_marked: bool) -> Reading[tuple[str, str]]:
+def read_call(source: Source, calls: Calls, *, is_marked: bool) -> Reading[tuple[str, str]]:
     """An object as a whole: the name and the arguments of a call.
 
     Args:
-        is_marked: a mark says that it is a call: it may lack arguments then.
+        is_marked: a mark says that it is a call: it may lack arguments then. Else it must be of a
+            tool that was offered, and hold what calls do; as soon as it does not it is text.
 
     Raises:
         NotACallError: it is none.
     """
-    found = _Object()
-    yield from found.rest(source)
+    found = _Object(pauses=not is_marked)
+    if is_marked:
+        yield from found.rest(source)
+    else:
+        while (yield from found.read(source)):
+            for key, value in found.scanner.members[-1:]:
+                _check_member(_string(found.text(key)), found.text(value), calls)
     members = found.members()
     if "name" not in members:
         raise NotACallError
@@ -107,6 +114,12 @@ def read_call(source: Source, *, is_marked: bool) -> Reading[tuple[str, str]]:
     if not name or not spans:
         raise NotACallError
     return name, found.arguments(spans[0])
+
+
+def _check_member(key: str, value: str, calls: Calls) -> None:
+    is_known = value.startswith('"') and _string(value) in calls.tools if key == "name" else True
+    if not is_known or key not in _KEYS:
+        raise NotACallError
 
 
 def read_arguments(source: Source) -> Reading[str]:
@@ -168,7 +181,7 @@ def read_one(
     if calls.is_certain:
         yield from pass_call(source, calls)
         return []
-    return [(yield from read_call(source, is_marked=is_marked))]
+    return [(yield from read_call(source, calls, is_marked=is_marked))]
 
 
 def read_list(source: Source, calls: Calls, _mark: str) -> Reading[None]:
@@ -210,8 +223,6 @@ def read_bare(source: Source, calls: Calls, mark: str) -> Reading[None]:
             yield from source.literal(";")
         yield from source.spaces()
         found += yield from read_one(source, calls, is_marked=bool(mark))
-        if found and not mark and found[-1][0] not in calls.tools:
-            raise NotACallError
         yield from source.spaces()
         if is_fenced and not (yield from source.closing("```")):
             raise NotACallError

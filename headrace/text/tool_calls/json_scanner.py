@@ -66,6 +66,9 @@ class Span(NamedTuple):
 class JsonScanner:
     """Of one object or list; the first character given is its first.
 
+    Args:
+        pauses: take nothing more in one go when a member of the outermost object is complete.
+
     Attributes:
         is_done: it is complete.
         is_broken: what came is no JSON; nothing is taken any more.
@@ -75,7 +78,8 @@ class JsonScanner:
         has_raw_controls: a string holds line ends or the like as they are, which JSON forbids.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, pauses: bool = False) -> None:
+        self._pauses = pauses
         self.is_done = False
         self.is_broken = False
         self.has_raw_controls = False
@@ -95,10 +99,11 @@ class JsonScanner:
 
         Returns:
             the position behind the last character taken: the end of `text`, unless the value is
-            done or broken before.
+            done or broken before, or it pauses.
         """
         position, end = start, len(text)
         base = self._num_taken - start
+        num_members = len(self.members)
         while position < end and not self.is_done:
             run = None
             if self._state is _State.STRING:
@@ -114,6 +119,8 @@ class JsonScanner:
                 self.is_broken = True
                 break
             position += 1
+            if self._pauses and len(self.members) > num_members:
+                break
         self._num_taken = base + position
         return position
 
