@@ -8,7 +8,7 @@ form of the answer dictates costs nothing.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 from headrace.inputs import EngineInput
@@ -19,6 +19,8 @@ from headrace.text.tokenizer import Tokenizer
 
 Ask = Callable[[list[EngineInput], SamplingParams], list[RequestOutput]]
 """Runs requests to their ends; the outputs come in their order."""
+Rounds = Generator[list[EngineInput], list[RequestOutput], "list[BeamSearchOutput]"]
+"""Gives the beams of each round and wants their outputs; returns the answers."""
 
 
 @dataclass(slots=True)
@@ -55,8 +57,10 @@ class _Search:
 class BeamSearch:
     """Searches for several prompts at once.
 
+    Attributes:
+        step_params: how each round of requests is to be sampled.
+
     Args:
-        ask: runs the engine.
         params: what the caller wants.
         tokenizer: for the texts of the beams; None leaves them out.
         eos_token_ids: tokens that end an answer.
@@ -65,18 +69,16 @@ class BeamSearch:
 
     def __init__(
         self,
-        ask: Ask,
         params: BeamSearchParams,
         tokenizer: Tokenizer | None,
         eos_token_ids: Sequence[int],
         max_model_len: int,
     ) -> None:
-        self._ask = ask
         self._params = params
         self._tokenizer = tokenizer
         self._eos_token_ids = frozenset(eos_token_ids)
         self._max_model_len = max_model_len
-        self._step_params = SamplingParams(
+        self.step_params = SamplingParams(
             logprobs=2 * params.beam_width,
             max_tokens=1,
             temperature=params.temperature,
@@ -87,11 +89,25 @@ class BeamSearch:
         # Behind the end of a grammar nothing may follow.
         self._ends_at_eos = not params.ignore_eos or params.structured_outputs is not None
 
-    def run(self, prompts: Sequence[EngineInput]) -> list[BeamSearchOutput]:
+    def run(self, prompts: Sequence[EngineInput], ask: Ask) -> list[BeamSearchOutput]:
         """The beams of each prompt, in the prompts' order.
+
+        Args:
+            ask: runs the engine.
 
         Raises: what the engine raises.
         """
+        rounds = self.rounds(prompts)
+        try:
+            inputs = next(rounds)
+            while True:
+                inputs = rounds.send(ask(inputs, self.step_params))
+        except StopIteration as end:
+            found: list[BeamSearchOutput] = end.value
+            return found
+
+    def rounds(self, prompts: Sequence[EngineInput]) -> Rounds:
+        """The search without the engine: for callers that wait for it in their own way."""
         searches = [
             _Search([BeamSearchSequence(prompt, list(prompt.prompt_token_ids), [])])
             for prompt in prompts
@@ -101,7 +117,7 @@ class BeamSearch:
             beams = [beam for search in searches for beam in search.beams]
             if not beams:
                 break
-            outputs = iter(self._ask([self._input(beam) for beam in beams], self._step_params))
+            outputs = iter((yield [self._input(beam) for beam in beams]))
             for search in searches:
                 self._advance(search, [next(outputs) for _ in search.beams])
         return [self._finish(search) for search in searches]

@@ -58,6 +58,8 @@ PromptType: TypeAlias = (
     str | list[int] | TextPrompt | TokensPrompt | EmbedsPrompt | EncoderDecoderPrompt
 )
 ChatMessage: TypeAlias = dict[str, Any]
+CONTENT_FORMATS = ("auto", "string", "openai")
+"""How a chat template may see content: as one text, or (`openai`) as a list of parts."""
 
 
 class PromptEmbeds(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):

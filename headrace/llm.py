@@ -156,7 +156,8 @@ class LLM(SyncControlVerbs):
         """Answer one conversation or several, through the model's chat template.
 
         Args:
-            chat_template_content_format: auto or string: templates see content as one text.
+            chat_template_content_format: whether templates see content as one text (auto,
+                string) or as a list of parts (openai).
 
         Raises: as `generate`; ValidationError also for a template's own complaint.
         """
@@ -279,7 +280,6 @@ class LLM(SyncControlVerbs):
         if params.structured_outputs is not None and renderer.tokenizer is not None:
             eos_token_ids = eos_token_ids or renderer.tokenizer.eos_token_ids  # as grammars do
         search = BeamSearch(
-            lambda inputs, step: self._run(self._add(inputs, step, None), False),
             params,
             renderer.tokenizer,
             eos_token_ids,
@@ -289,7 +289,10 @@ class LLM(SyncControlVerbs):
         outputs: list[BeamSearchOutput] = []
         with self._lock:
             for start in range(0, len(rendered), step):
-                outputs += search.run(rendered[start : start + step])
+                outputs += search.run(
+                    rendered[start : start + step],
+                    lambda inputs, step: self._run(self._add(inputs, step, None), False),
+                )
         return outputs
 
     # What this version has none of

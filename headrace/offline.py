@@ -10,8 +10,8 @@ from tqdm import tqdm
 
 from headrace.checks import plain
 from headrace.engine.request_options import Tokenization
-from headrace.errors import UnsupportedError, ValidationError
-from headrace.inputs import ChatMessage, EngineInput, PromptType
+from headrace.errors import ValidationError
+from headrace.inputs import CONTENT_FORMATS, ChatMessage, EngineInput, PromptType
 from headrace.outputs import RequestOutput
 from headrace.text.renderer import Renderer
 
@@ -19,7 +19,6 @@ Conversation: TypeAlias = list[ChatMessage]
 Progress: TypeAlias = bool | Callable[..., Any]
 """Whether to show a progress bar, or something to call in tqdm's place."""
 T = TypeVar("T")
-CONTENT_FORMATS = ("auto", "string")
 
 
 def as_prompts(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
@@ -73,9 +72,9 @@ def render_chats(
     Raises: what `Renderer.render_chat` raises.
     """
     if content_format not in CONTENT_FORMATS:
-        raise UnsupportedError(
-            f"chat_template_content_format {content_format!r} is not offered: templates see "
-            f"content as one text ({', '.join(CONTENT_FORMATS)})",
+        raise ValidationError(
+            f"chat_template_content_format must be one of {', '.join(CONTENT_FORMATS)}, "
+            f"got {content_format!r}",
             param="chat_template_content_format",
         )
     how = Tokenization.from_kwargs(tokenization_kwargs)
@@ -83,6 +82,7 @@ def render_chats(
         renderer.render_chat(
             conversation,
             chat_template=chat_template,
+            content_format=content_format,
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             tools=tools,

@@ -20,6 +20,7 @@ from headrace.server.answer_formats import (
     plan_reasoning,
     reasoning_format,
 )
+from headrace.server.beams import start_requests
 from headrace.server.body import read_body
 from headrace.server.live import Job, LiveRequests
 from headrace.server.logprobs import LogprobWriter, prompt_logprobs
@@ -98,7 +99,8 @@ async def plan_chat(state: ServerState, request: Request, body: ChatRequest) -> 
     settings, engine = state.settings, state.engine
     model = state.model_name(body.model)
     check_chat_options(body, settings)
-    num_choices = check_request(body, settings, num_prompts=1)
+    max_logprobs = engine.config.model.max_logprobs
+    num_choices = check_request(body, settings, num_prompts=1, max_logprobs=max_logprobs)
     priority = priority_of(request, body, engine.config)
     stem = request_id_stem(request, body.request_id)
     field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
@@ -130,7 +132,7 @@ async def plan_chat(state: ServerState, request: Request, body: ChatRequest) -> 
         settings=settings,
         job=Job(f"chatcmpl-{stem}", prompt, params, priority),
         prompt=prompt,
-        role=str(last.get("role")) if continues else "assistant",
+        role=str(last.get("role")) if continues else settings.response_role,
         echoed=_echoed(body),
         parsing=parsing,
     )
@@ -246,5 +248,5 @@ async def answer_chat(
     body, headers = await read_body(request, ChatRequest, state.settings)
     plan = await plan_chat(state, request, body)
     with fields_as_sent(body), errors_name_tools(plan.parsing.tools):
-        live = await LiveRequests.start(state, request, plan.head.id, [plan.job])
+        live = await start_requests(state, request, plan.head.id, body, [plan.job])
     return plan, live, headers

@@ -11,6 +11,7 @@ from headrace.errors import UnsupportedError, ValidationError
 from headrace.inputs import EngineInput
 from headrace.outputs import CompletionOutput, RequestOutput
 from headrace.server.answer import Head, check_answer
+from headrace.server.beams import start_requests
 from headrace.server.body import read_body
 from headrace.server.live import Job, LiveRequests
 from headrace.server.logprobs import LogprobWriter, prompt_logprobs, with_prompt
@@ -88,7 +89,8 @@ async def plan_completion(
     settings, engine = state.settings, state.engine
     model = state.model_name(body.model)
     raw = completion_prompts(body, engine.config.model, settings.max_prompts)
-    num_choices = check_request(body, settings, num_prompts=len(raw))
+    max_logprobs = engine.config.model.max_logprobs
+    num_choices = check_request(body, settings, num_prompts=len(raw), max_logprobs=max_logprobs)
     priority = priority_of(request, body, engine.config)
     stem = request_id_stem(request, body.request_id)
     max_tokens = body.max_tokens
@@ -97,6 +99,8 @@ async def plan_completion(
     echo = bool(body.echo)
     if echo and tokenizer_of(engine) is None:
         raise UnsupportedError("echo needs a tokenizer (skip_tokenizer_init)", param="echo")
+    if echo and body.use_beam_search and body.logprobs is not None:
+        raise ValidationError("echo with logprobs is not possible in beam search", param="echo")
     if max_tokens == 0 and not echo:
         raise ValidationError(
             "max_tokens must be at least 1 (0 is for echo=true)", param="max_tokens", value=0
@@ -180,5 +184,5 @@ async def answer_completion(
     body, headers = await read_body(request, CompletionRequest, state.settings)
     plan = await plan_completion(state, request, body)
     with fields_as_sent(body):
-        live = await LiveRequests.start(state, request, plan.head.id, plan.jobs)
+        live = await start_requests(state, request, plan.head.id, body, plan.jobs)
     return plan, live, headers

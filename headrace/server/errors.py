@@ -95,7 +95,8 @@ _TABLE: tuple[tuple[type[BaseException], int, str], ...] = (
     (ValidationError, 400, "BadRequestError"),
     (ProfilerAlreadyActiveError, 409, "ConflictError"),
     (pydantic.ValidationError, 400, "BadRequestError"),
-    (UnsupportedError, 501, "NotImplementedError"),
+    # Not 501: clients of this API take every 5xx for a fault that passes, and ask again.
+    (UnsupportedError, 400, "NotImplementedError"),
     (KeyLimitError, 429, "RateLimitError"),
     (AdmissionError, 503, "ServiceUnavailableError"),
     (NotReadyError, 503, "ServiceUnavailableError"),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
@@ -35,6 +35,10 @@ class Job(NamedTuple):
     priority: int
 
 
+Add: TypeAlias = Callable[[Job], Awaitable[RequestOutputStream]]
+"""Adds a request to the engine, in the name of the caller."""
+
+
 class LiveRequests:
     """Holds the streams of one HTTP request. Leaving its `async with` block releases them all,
     which aborts what has not finished."""
@@ -50,12 +54,19 @@ class LiveRequests:
 
     @classmethod
     async def start(
-        cls, state: ServerState, request: Request, id: str, jobs: Sequence[Job]
+        cls,
+        state: ServerState,
+        request: Request,
+        id: str,
+        jobs: Sequence[Job],
+        wrap: Callable[[Add, Job], Awaitable[RequestOutputStream]] | None = None,
     ) -> LiveRequests:
         """Hand all jobs of a request to the engine, in the name of its caller.
 
         Args:
             id: as the answer names the request.
+            wrap: makes the stream of a job, where it is not the engine's own; it is given what adds
+                a request to the engine.
 
         Raises: what `EngineClient.add_request` raises, and KeyLimitError; then none of them stays.
         """
@@ -64,13 +75,17 @@ class LiveRequests:
         opened = _opened(state, request, id, jobs)
         state.open_requests.open(opened)
         live = cls(opened.streams, partial(state.open_requests.close, opened))
+
+        async def add(job: Job) -> RequestOutputStream:
+            job_id, prompt, params, priority = job
+            return await engine.add_request(
+                job_id, prompt, params, caller.arrived, priority=priority, tenant=caller.name
+            )
+
         try:
-            for job_id, prompt, params, priority in jobs:
-                params.deadline_ms = shorter(params.deadline_ms, limit)
-                stream = await engine.add_request(
-                    job_id, prompt, params, caller.arrived, priority=priority, tenant=caller.name
-                )
-                opened.streams.append(stream)
+            for job in jobs:
+                job.params.deadline_ms = shorter(job.params.deadline_ms, limit)
+                opened.streams.append(await (add(job) if wrap is None else wrap(add, job)))
             if opened.is_ended:
                 await opened.end(engine)
         except BaseException:

@@ -10,8 +10,9 @@ from headrace.config.engine import EngineConfig
 from headrace.engine.client import EngineClient
 from headrace.errors import ValidationError
 from headrace.sampling_params import RequestOutputKind, SamplingParams
+from headrace.server.beams import check_beams
 from headrace.server.protocol.common import GenerationRequest
-from headrace.server.response_format import structured_outputs
+from headrace.server.response_format import fields_as_sent, structured_outputs
 from headrace.server.settings import ServerSettings
 
 PRIORITY_HEADER = "x-headrace-priority"
@@ -21,12 +22,18 @@ _TAKEN_AS_THEY_ARE = (
     "include_stop_str_in_output", "ignore_eos", "min_tokens", "detokenize", "skip_special_tokens",
     "spaces_between_special_tokens", "allowed_token_ids", "bad_words", "stream_interval",
     "thinking_token_budget", "repetition_detection", "deadline_ms", "max_queue_ms",
+    "logprob_token_ids",
 )  # fmt: skip
 _DEFAULT_KEYS = frozenset(_TAKEN_AS_THEY_ARE)
 
 
-def check_request(body: GenerationRequest, settings: ServerSettings, *, num_prompts: int) -> int:
+def check_request(
+    body: GenerationRequest, settings: ServerSettings, *, num_prompts: int, max_logprobs: int = -1
+) -> int:
     """The rules every request for text must keep; gives the number of answers it asks for.
+
+    Args:
+        max_logprobs: the engine's limit; -1 is none.
 
     Raises:
         ValidationError, UnsupportedError: names the field.
@@ -54,6 +61,7 @@ def check_request(body: GenerationRequest, settings: ServerSettings, *, num_prom
         raise ValidationError(
             "prompt_logprobs cannot be streamed; send stream=false", param="prompt_logprobs"
         )
+    check_beams(body, max_logprobs)
     return n * num_prompts
 
 
@@ -84,15 +92,28 @@ def sampling_params(
         value = getattr(body, name)
         if value is not None:
             values[name] = value
+    if body.vllm_xargs is not None:
+        values["extra_args"] = body.vllm_xargs
+    if body.logprob_token_ids is not None:
+        # Those and no others; they have a bound of their own.
+        if logprobs != len(body.logprob_token_ids):
+            raise ValidationError(
+                "with logprob_token_ids the number of log-probabilities must be left out or be "
+                f"the number of ids, {len(body.logprob_token_ids)}",
+                param="logprob_token_ids",
+            )
+        logprobs = None
     kind = RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY
-    return SamplingParams(
-        **values,
-        max_tokens=max_tokens,
-        logprobs=logprobs,
-        prompt_logprobs=prompt_logprobs,
-        output_kind=kind,
-        structured_outputs=structured_outputs(body),
-    )
+    constraint = structured_outputs(body)
+    with fields_as_sent(body):
+        return SamplingParams(
+            **values,
+            max_tokens=max_tokens,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            output_kind=kind,
+            structured_outputs=constraint,
+        )
 
 
 def default_max_tokens(config: EngineConfig) -> int | None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import NoneType
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -23,6 +23,7 @@ from headrace.text.prompt_embeds import check_takes_embeds
 from headrace.text.tokenizer import Tokenizer
 
 RawPrompt: TypeAlias = str | list[int] | EncodedEmbeds
+T = TypeVar("T")
 MAX_TOKEN_ID = 2**31
 THREAD_FROM = 4096
 """Characters from which on rendering leaves the event loop."""
@@ -129,7 +130,7 @@ async def render_prompts(
         return [_finish(one, body, engine) for one in rendered]
 
     size = sum(len(prompt) for prompt in prompts)
-    return await asyncio.to_thread(render) if size >= THREAD_FROM else render()
+    return await off_loop(size, render)
 
 
 def _render(engine: EngineClient, prompt: RawPrompt, special: bool) -> EngineInput:
@@ -146,24 +147,38 @@ async def render_chat(
     Raises:
         ValidationError: a message, or the template's own complaint.
     """
-    continues = bool(body.continue_final_message)
-    kwargs = template_kwargs(body, settings)
-    hides_tools = body.tool_choice == "none" and settings.exclude_tools_when_tool_choice_none
 
     def render() -> EngineInput:
-        rendered = engine.renderer.render_chat(
-            body.messages,
-            chat_template=body.chat_template,
-            add_generation_prompt=not continues and body.add_generation_prompt is not False,
-            continue_final_message=continues,
-            tools=None if hides_tools else body.tools,
-            chat_template_kwargs=kwargs,
-            add_special_tokens=bool(body.add_special_tokens),
-        )
-        return _finish(rendered, body, engine)
+        return _finish(rendered_chat(engine, body, settings), body, engine)
 
-    size = text_size(body.messages)
-    return await asyncio.to_thread(render) if size >= THREAD_FROM else render()
+    return await off_loop(text_size(body.messages), render)
+
+
+def rendered_chat(
+    engine: EngineClient, body: ChatRequest | TokenizeRequest, settings: ServerSettings
+) -> EngineInput:
+    """A conversation as the engine takes it: the same for every route."""
+    continues = bool(body.continue_final_message)
+    hides_tools = (
+        isinstance(body, ChatRequest)
+        and body.tool_choice == "none"
+        and settings.exclude_tools_when_tool_choice_none
+    )
+    return engine.renderer.render_chat(
+        body.messages or [],
+        chat_template=body.chat_template,
+        content_format=settings.chat_template_content_format,
+        add_generation_prompt=not continues and body.add_generation_prompt is not False,
+        continue_final_message=continues,
+        tools=None if hides_tools else body.tools,
+        chat_template_kwargs=template_kwargs(body, settings),
+        add_special_tokens=bool(body.add_special_tokens),
+    )
+
+
+async def off_loop(size: int, work: Callable[[], T]) -> T:
+    """The result of work on a text of about this many characters; long ones go to a thread."""
+    return await asyncio.to_thread(work) if size >= THREAD_FROM else work()
 
 
 def check_chat_options(body: ChatRequest | TokenizeRequest, settings: ServerSettings) -> None:
@@ -192,15 +207,18 @@ def check_chat_options(body: ChatRequest | TokenizeRequest, settings: ServerSett
         )
 
 
-def template_kwargs(body: ChatRequest, settings: ServerSettings) -> dict[str, Any] | None:
+def template_kwargs(
+    body: ChatRequest | TokenizeRequest, settings: ServerSettings
+) -> dict[str, Any] | None:
     """What the template gets besides messages; the caller's own words win."""
-    kwargs: dict[str, Any] = {}
-    if body.reasoning_effort is not None:
-        kwargs["reasoning_effort"] = body.reasoning_effort
-        # One name or the other, as the template has it.
-        kwargs["enable_thinking"] = kwargs["thinking"] = body.reasoning_effort != "none"
-    if body.documents is not None:
-        kwargs["documents"] = body.documents
+    kwargs = dict(settings.default_chat_template_kwargs)
+    if isinstance(body, ChatRequest):
+        if body.reasoning_effort is not None:
+            kwargs["reasoning_effort"] = body.reasoning_effort
+            # One name or the other, as the template has it.
+            kwargs["enable_thinking"] = kwargs["thinking"] = body.reasoning_effort != "none"
+        if body.documents is not None:
+            kwargs["documents"] = body.documents
     kwargs.update(body.chat_template_kwargs or {})
     return kwargs or None
 

@@ -77,21 +77,30 @@ def _structural_tag(wanted: ResponseFormat) -> str:
     return json.dumps(given)
 
 
+_NAMES_OF_THE_ENGINE = {"extra_args": "vllm_xargs"}
+
+
 @contextmanager
 def fields_as_sent(body: GenerationRequest) -> Iterator[None]:
-    """Errors of the constraint that came as response_format name that, and not structured_outputs.
+    """Errors name the fields as the request does, and not as the engine knows them: the constraint
+    that came as response_format, the number of log-probabilities of a chat.
 
     Raises: what is raised inside.
     """
     try:
         yield
     except ValidationError as error:
-        names = {"json": _SCHEMA_FIELD, "json_object": "response_format"}
-        names["structural_tag"] = "response_format"
         ours, _, kind = (error.param or "").partition(".")
+        theirs = _NAMES_OF_THE_ENGINE.get(ours)
         wanted = body.response_format
-        if ours != "structured_outputs" or wanted is None or wanted.type == "text":
+        if ours == "logprobs" and getattr(body, "top_logprobs", None) is not None:
+            theirs = "top_logprobs"
+        elif ours == "structured_outputs" and wanted is not None and wanted.type != "text":
+            names = {"json": _SCHEMA_FIELD, "json_object": "response_format"}
+            names["structural_tag"] = "response_format"
+            theirs = names.get(kind, "response_format")
+            ours = f"structured_outputs.{kind}" if kind else ours
+        if theirs is None:
             raise
-        theirs = names.get(kind, "response_format")
-        text = str(error).replace(f"structured_outputs.{kind}" if kind else ours, theirs)
+        text = str(error).replace(ours, theirs, 1 if theirs == "top_logprobs" else -1)
         raise ValidationError(text, param=theirs) from None

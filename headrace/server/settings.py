@@ -6,9 +6,11 @@ Its groups are in files of their own; what requests may ask is here.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from headrace.config.args import option
 from headrace.errors import ConfigError
+from headrace.inputs import CONTENT_FORMATS
 from headrace.server.access_settings import AccessSettings
 from headrace.server.listen_settings import ListenSettings
 from headrace.server.observability_settings import ObservabilitySettings
@@ -38,6 +40,21 @@ class ServerSettings(ToolSettings, ObservabilitySettings, AccessSettings, Listen
     max_json_depth: int = option(128, "Deepest nesting of a request's JSON.", group="Requests")
     trust_request_chat_template: bool = option(
         False, "Let requests bring a chat template of their own.", group="Requests"
+    )
+    default_chat_template_kwargs: dict[str, Any] = option(  # noqa: RUF009
+        {},
+        "Variables every chat template gets, as JSON; those of a request win.",
+        group="Requests",
+    )
+    chat_template_content_format: str = option(
+        "auto",
+        "How templates see the content of messages: as one text, or, with `openai`, as the parts "
+        "they came in. `auto` is one text.",
+        group="Requests",
+        choices=CONTENT_FORMATS,
+    )
+    response_role: str = option(
+        "assistant", "Role of the messages a chat is answered with.", group="Requests"
     )
     return_tokens_as_token_ids: bool = option(
         False, "Write tokens in log-probabilities as `token_id:N`.", group="Requests"
@@ -94,3 +111,11 @@ class ServerSettings(ToolSettings, ObservabilitySettings, AccessSettings, Listen
                 raise ConfigError(f"{name} must be an integer in [{low}, {high}], got {value!r}")
         if not 0 <= self.stream_resume_seconds < float("inf"):
             raise ConfigError("stream_resume_seconds must be a number of seconds, 0 or more")
+        if self.chat_template_content_format not in CONTENT_FORMATS:
+            raise ConfigError(
+                f"chat_template_content_format must be one of {', '.join(CONTENT_FORMATS)}"
+            )
+        if not isinstance(self.default_chat_template_kwargs, dict):
+            raise ConfigError('default_chat_template_kwargs must be a JSON object, like {"a": 1}')
+        if not self.response_role:
+            raise ConfigError("response_role must not be empty")

@@ -1,6 +1,7 @@
 """Checks chat messages and brings them into the plain form that every template understands.
 
-Content becomes one string, arguments of tool calls become objects. Templates see nothing else.
+Content becomes one string (or a list of text parts, where a template wants that), arguments of tool
+calls become objects. Templates see nothing else.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ MAY_BE_NULL = ("assistant", "tool")
 MAX_DEPTH = 64
 
 
-def normalise_messages(messages: object) -> list[dict[str, Any]]:
+def normalise_messages(messages: object, *, as_parts: bool = False) -> list[dict[str, Any]]:
     """A copy of the conversation in plain form. Other keys of a message stay as they are.
+
+    Args:
+        as_parts: content becomes a list of text parts instead of one string.
 
     Raises:
         ValidationError: something that is not a conversation; names the message by its index.
@@ -35,7 +39,17 @@ def normalise_messages(messages: object) -> list[dict[str, Any]]:
         raise ValidationError("messages must be a list", param="messages")
     if not messages:
         raise ValidationError("messages must not be empty", param="messages")
-    return [_normalise(message, f"messages[{i}]") for i, message in enumerate(messages)]
+    return [_normalise(message, f"messages[{i}]", as_parts) for i, message in enumerate(messages)]
+
+
+def mark_end(message: dict[str, Any], mark: str) -> None:
+    """Put a mark behind the content of a message in plain form."""
+    if isinstance(message["content"], str):
+        message["content"] += mark
+    elif message["content"]:
+        message["content"][-1]["text"] += mark
+    else:
+        message["content"] = [{"type": "text", "text": mark}]
 
 
 def check_json(value: object, where: str, depth: int = 0) -> None:
@@ -66,7 +80,7 @@ def _items(value: object, where: str) -> Iterator[tuple[object, object]]:
     raise ValidationError(f"{where} holds a {type(value).__name__}", param=where)
 
 
-def _normalise(message: object, where: str) -> dict[str, Any]:
+def _normalise(message: object, where: str, as_parts: bool) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise ValidationError(f"{where} must be an object", param=where)
     plain = {key: value for key, value in message.items() if key != "tool_calls"}
@@ -81,7 +95,10 @@ def _normalise(message: object, where: str) -> dict[str, Any]:
         plain["tool_calls"] = tool_calls
     if "content" not in message and not (role == "assistant" and tool_calls):
         raise ValidationError(f"{where} has no content", param=f"{where}.content")
-    plain["content"] = _content(message.get("content"), role, f"{where}.content")
+    texts = _texts(message.get("content"), role, f"{where}.content")
+    plain["content"] = "\n".join(texts)
+    if as_parts:
+        plain["content"] = [{"type": "text", "text": text} for text in texts]
     name = message.get("name")
     if name is not None and not isinstance(name, str):
         raise ValidationError(f"{where}.name must be a string", param=f"{where}.name")
@@ -90,17 +107,17 @@ def _normalise(message: object, where: str) -> dict[str, Any]:
     return plain
 
 
-def _content(content: object, role: str, where: str) -> str:
-    """The content as one string; null is empty."""
+def _texts(content: object, role: str, where: str) -> list[str]:
+    """The texts of the content; null has none."""
     if isinstance(content, str):
-        return content
+        return [content]
     if content is None:
         if role in MAY_BE_NULL:
-            return ""
+            return []
         raise ValidationError(f"{where} must not be null", param=where)
     if not isinstance(content, (list, tuple)):
         raise ValidationError(f"{where} must be a string or a list of parts", param=where)
-    return "\n".join(_part_text(part, f"{where}[{i}]") for i, part in enumerate(content))
+    return [_part_text(part, f"{where}[{i}]") for i, part in enumerate(content)]
 
 
 def _part_text(part: object, where: str) -> str:

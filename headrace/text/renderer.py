@@ -14,7 +14,7 @@ from headrace.config.engine import ModelConfig
 from headrace.errors import UnsupportedError, ValidationError, shown
 from headrace.inputs import EngineInput, PromptType
 from headrace.text.chat_template import ChatTemplates
-from headrace.text.messages import check_json, normalise_messages
+from headrace.text.messages import check_json, mark_end, normalise_messages
 from headrace.text.prompt_embeds import check_takes_embeds, read_embeds
 from headrace.text.tokenizer import Tokenizer, check_utf8
 
@@ -72,6 +72,7 @@ class Renderer:
         messages: Sequence[Mapping[str, Any]],
         *,
         chat_template: str | None = None,
+        content_format: str = "auto",
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -84,6 +85,8 @@ class Renderer:
 
         Args:
             chat_template: used instead of the model's.
+            content_format: whether templates see content as one text (`auto`, `string`) or as a
+                list of parts (`openai`).
             add_generation_prompt: whether to open the assistant's turn.
             continue_final_message: leave the last message open instead; wins over the former.
             tools: definitions the template may show.
@@ -94,7 +97,8 @@ class Renderer:
             ValidationError: a message that is not allowed, no template, or its own complaint.
         """
         tokenizer = self._require_tokenizer()
-        conversation = normalise_messages(messages)
+        as_parts = content_format == "openai"
+        conversation = normalise_messages(messages, as_parts=as_parts)
         source = chat_template or self.model_config.chat_template or tokenizer.chat_template
         if not source:
             raise ValidationError(
@@ -107,7 +111,7 @@ class Renderer:
                 if message["role"] == "developer":
                     message["role"] = "system"
         if continue_final_message:
-            conversation[-1]["content"] += END_OF_MESSAGE
+            mark_end(conversation[-1], END_OF_MESSAGE)
         variables = self._variables(chat_template_kwargs, tools)
         text = self._templates.render(
             source,

@@ -226,8 +226,13 @@ def test_chat_with_another_template_or_format(llm: LLM) -> None:
             chat_template_content_format=form, chat_template_kwargs={"extra": "!"},
         )  # fmt: skip
         assert output.prompt == "Say yes.!"
-    with pytest.raises(UnsupportedError, match="chat_template_content_format"):
-        llm.chat(ENGLISH, params(), use_tqdm=False, chat_template_content_format="openai")
+    [output] = llm.chat(
+        ENGLISH, params(), use_tqdm=False, chat_template="{{ messages[0].content[0].text }}?",
+        chat_template_content_format="openai",
+    )  # fmt: skip
+    assert output.prompt == "Say yes.?"
+    with pytest.raises(ValidationError, match="chat_template_content_format"):
+        llm.chat(ENGLISH, params(), use_tqdm=False, chat_template_content_format="xml")
 
 
 # enqueue and wait

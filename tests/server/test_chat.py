@@ -225,6 +225,34 @@ async def test_template_arguments_reach_the_renderer(
     ]
 
 
+async def test_template_arguments_of_the_operator_stand_below_those_of_the_request(
+    engine: FakeEngine, client_of: Callable[..., httpx.AsyncClient]
+) -> None:
+    client = client_of(
+        engine, default_chat_template_kwargs={"a": 1, "b": 1}, response_role="helper",
+        chat_template_content_format="openai",
+    )  # fmt: skip
+    answer = await ask(client, chat_template_kwargs={"b": 2})
+    assert answer.json()["choices"][0]["message"]["role"] == "helper"
+    await client.post(
+        "/tokenize",
+        json={"messages": [{"role": "user", "content": "a"}], "chat_template_kwargs": {"a": 3}},
+    )
+    assert [call["chat_template_kwargs"] for call in engine.renderer.calls] == [
+        {"a": 1, "b": 2}, {"a": 3, "b": 1},
+    ]  # fmt: skip
+    assert {call["content_format"] for call in engine.renderer.calls} == {"openai"}
+
+
+async def test_words_for_logits_processors_and_chosen_logprobs_reach_the_engine(
+    client: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    await ask(client, vllm_xargs={"favour": 3}, logprob_token_ids=[5, 6], session_id="s")
+    [(_, _, params, _)] = engine.seen
+    assert params.extra_args == {"favour": 3}
+    assert (params.logprob_token_ids, params.logprobs) == ([5, 6], None)
+
+
 async def test_tools_are_shown_but_not_called(
     client: httpx.AsyncClient, engine: FakeEngine
 ) -> None:
@@ -290,10 +318,14 @@ REFUSALS: list[tuple[dict[str, Any], int, str]] = [
     ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, 400, "structured_outputs"),
     ({"structured_outputs": {"regex": "a", "backend": "x"}}, 400, "structured_outputs.backend"),
     ({"structured_outputs": {"json": "", "regex": None}}, 400, "structured_outputs.json"),
-    ({"guided_json": {"type": "object"}}, 501, "guided_json"),
-    ({"use_beam_search": True}, 501, "use_beam_search"),
-    ({"functions": [{"name": "f"}]}, 501, "functions"),
-    ({"modalities": ["audio"]}, 501, "modalities"),
+    ({"guided_json": {"type": "object"}}, 400, "guided_json"),
+    ({"early_stopping": True}, 400, "early_stopping"),
+    ({"length_penalty": 2.0}, 400, "length_penalty"),
+    ({"logprobs": False, "logprob_token_ids": [1]}, 400, "logprobs"),
+    ({"logprob_token_ids": [1, 2], "top_logprobs": 1}, 400, "logprob_token_ids"),
+    ({"vllm_xargs": {"a": 2**64}}, 400, "vllm_xargs"),
+    ({"functions": [{"name": "f"}]}, 400, "functions"),
+    ({"modalities": ["audio"]}, 400, "modalities"),
     ({"messages": [{"role": "user", "content": "x" * 600}]}, 400, "prompt"),
 ]
 
@@ -314,7 +346,7 @@ async def test_older_fields_of_structured_output_are_refused_with_the_way_out(
     client: httpx.AsyncClient,
 ) -> None:
     answer = await ask(client, guided_regex="a+")
-    check_error(answer, 501, "guided_regex")
+    check_error(answer, 400, "guided_regex")
     assert "use structured_outputs" in answer.json()["error"]["message"]
 
 

@@ -207,10 +207,10 @@ async def test_refused_before_the_first_byte_streamed_or_not(
 
 
 @pytest.mark.parametrize("field", ["suffix", "best_of"])
-async def test_known_field_without_implementation_is_a_501(
+async def test_known_field_without_implementation_is_refused(
     client: httpx.AsyncClient, field: str
 ) -> None:
-    check_error(await ask(client, **{field: 5}), 501, field)
+    check_error(await ask(client, **{field: 5}), 400, field)
 
 
 async def test_one_bad_prompt_refuses_all_and_leaves_none(

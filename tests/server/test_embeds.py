@@ -180,7 +180,7 @@ async def test_clients_that_must_send_a_prompt_may_send_an_empty_one(
         ({"prompt_embeds": encoded(ROWS[:, :2])}, 400, "prompt_embeds"),
         ({"prompt_embeds": encoded(ROWS * np.nan)}, 400, "prompt_embeds"),
         ({"prompt_embeds": [encoded()] * 1025}, 400, "prompt_embeds"),
-        ({"prompt_embeds": encoded(), "echo": True}, 501, "echo"),
+        ({"prompt_embeds": encoded(), "echo": True}, 400, "echo"),
         ({"prompt_embeds": encoded(), "prompt": 5}, 400, "prompt"),
     ],
     ids=lambda value: str(value)[:60],
@@ -195,5 +195,5 @@ async def test_what_cannot_be_answered_is_refused_by_name(
 async def test_a_server_that_was_not_told_to_names_the_option(client_of: Any) -> None:
     assert not make_config().model.enable_prompt_embeds
     answer = await ask(client_of(FakeEngine()), prompt_embeds=encoded())
-    check_error(answer, 501, "prompt_embeds")
+    check_error(answer, 400, "prompt_embeds")
     assert "--enable-prompt-embeds" in answer.json()["error"]["message"]

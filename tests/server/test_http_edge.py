@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import httpx
 import pytest
@@ -367,6 +368,21 @@ async def test_tokenize_gives_the_ids_the_engine_uses(
     assert answer.json()["tokens"] == engine.seen[0][1].prompt_token_ids
     for body in ({}, {"prompt": "a", **CHAT}):
         check_error(await client.post("/tokenize", json=body), 400, "prompt")
+
+
+async def test_detokenize_gives_special_tokens_back(
+    client: httpx.AsyncClient, engine: FakeEngine
+) -> None:
+    asked: list[bool] = []
+    decode = engine.tokenizer.decode
+
+    def noting(ids: Any, skip_special_tokens: bool = True) -> str:
+        asked.append(skip_special_tokens)
+        return str(decode(ids))
+
+    engine.tokenizer.decode = noting
+    answer = await client.post("/detokenize", json={"tokens": [104, 105]})
+    assert (answer.json(), asked) == ({"prompt": "hi"}, [False])
 
 
 async def test_detokenize_takes_ids_of_the_vocabulary_only(client: httpx.AsyncClient) -> None:

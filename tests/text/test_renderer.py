@@ -139,6 +139,18 @@ def test_parts_and_string_give_the_same_ids(renderer: Renderer) -> None:
     assert renderer.render_chat(user(parts)) == renderer.render_chat(user("hello"))
 
 
+def test_template_may_see_the_parts_content_came_in(renderer: Renderer) -> None:
+    template = "{% for m in messages %}{% for part in m.content %}<{{ part.text }}>{% endfor %}"
+    template += "{% endfor %}"
+    options: dict[str, Any] = {"chat_template": template, "content_format": "openai"}
+    two = [{"type": "text", "text": "a"}, {"type": "input_text", "text": "b"}]
+    talk = [*user(two), *user("c"), {"role": "assistant", "content": None}]
+    assert renderer.render_chat(talk, **options).prompt == "<a><b><c>"
+    talk[-1] = {"role": "assistant", "content": "d"}
+    continued = renderer.render_chat(talk, continue_final_message=True, **options)
+    assert continued.prompt == "<a><b><c><d"
+
+
 def test_generation_prompt_is_optional(renderer: Renderer) -> None:
     assert renderer.render_chat(user("a"), add_generation_prompt=False).prompt == "<bos>[user]a"
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from headrace.errors import ValidationError
 from headrace.server.protocol.common import REFUSED, GenerationRequest, Usage
 
 
@@ -41,6 +42,16 @@ class ChatRequest(GenerationRequest):
     chat_template_kwargs: dict[str, Any] | None = None
     return_prompt_text: bool | None = None
     include_reasoning: bool | None = None
+
+    def settle_known_extras(self) -> None:
+        """As of every request; asking for the log-probabilities of tokens is asking for some."""
+        super().settle_known_extras()
+        if self.logprob_token_ids is not None:
+            if self.logprobs is False:
+                raise ValidationError("logprob_token_ids needs logprobs=true", param="logprobs")
+            self.logprobs = True
+            if self.top_logprobs is None:
+                self.top_logprobs = len(self.logprob_token_ids)
 
 
 class TokenLogprob(msgspec.Struct):

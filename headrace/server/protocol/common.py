@@ -18,20 +18,16 @@ from headrace.server.usage import UsageDetails
 
 LABELS = frozenset({
     "user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
+    "session_id",
 })  # fmt: skip
 """Fields that say something about the caller, not about the answer: accepted as they are."""
 
 REFUSED: Mapping[str, tuple[Any, ...]] = {
     "guided_json": (), "guided_regex": (), "guided_choice": (), "guided_grammar": (),
     "guided_decoding_backend": (), "guided_whitespace_pattern": (),
-    "use_beam_search": (False,),
-    "length_penalty": (1.0,),
     "early_stopping": (False,),
-    "logprob_token_ids": (),
     "watermarking": (),
     "kv_transfer_params": (), "ec_transfer_params": (),
-    "session_id": (),
-    "vllm_xargs": (),
     "logits_processors": ([],),
     "service_tier": ("auto", "default"),
 }  # fmt: skip
@@ -137,6 +133,12 @@ class GenerationRequest(RequestRecord):
     stream_interval: int | None = None
     thinking_token_budget: int | None = None
     repetition_detection: dict[str, Any] | None = None
+    logprob_token_ids: list[int] | None = None
+    vllm_xargs: dict[str, Any] | None = None
+    """Words for custom logits processors: their `SamplingParams.extra_args`."""
+    use_beam_search: bool | None = None
+    length_penalty: float | None = None
+    """Of beam search: a beam's score is its log-probability over its length to this power."""
     deadline_ms: float | None = None
     max_queue_ms: float | None = None
     priority: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None

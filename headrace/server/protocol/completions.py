@@ -16,7 +16,7 @@ class CompletionRequest(GenerationRequest):
     `prompt_embeds` is base64 (see server/embeds.py), or a list of it."""
 
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
-        **REFUSED, "suffix": (), "best_of": (1,),
+        **REFUSED, "suffix": ("",), "best_of": (1,),
     }  # fmt: skip
 
     prompt: Any = None
@@ -25,6 +25,12 @@ class CompletionRequest(GenerationRequest):
     echo: bool | None = None
     logprobs: int | None = None
     add_special_tokens: bool | None = None
+
+    def settle_known_extras(self) -> None:
+        """As of every request; asking for the log-probabilities of tokens is asking for some."""
+        super().settle_known_extras()
+        if self.logprob_token_ids is not None and self.logprobs is None:
+            self.logprobs = len(self.logprob_token_ids)
 
 
 class CompletionLogprobs(msgspec.Struct):
