@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from time import time
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -20,6 +21,8 @@ from headrace.server.protocol.common import (
 )
 from headrace.server.settings import ServerSettings
 from headrace.server.usage import usage_details
+
+Record = TypeVar("Record", bound=msgspec.Struct)
 
 
 @dataclass
@@ -107,6 +110,27 @@ class UsagePlan:
             return cls(wants_details, False)
         asked = bool(options.include_usage)
         return cls(asked or wants_details, asked and bool(options.continuous_usage_stats))
+
+
+def sum_usages(usages: Sequence[Usage]) -> Usage:
+    """One count for several answers."""
+    return _added(usages)
+
+
+def _added(records: Sequence[Record]) -> Record:
+    """A record of the same type with the sums of all integers and the longest of all times, also in
+    records inside."""
+    first = records[0]
+    sums: dict[str, Any] = {}
+    for name in first.__struct_fields__:
+        values = [getattr(record, name) for record in records]
+        if isinstance(values[0], msgspec.Struct):
+            sums[name] = _added(values)
+        elif isinstance(values[0], int):
+            sums[name] = sum(values)
+        elif isinstance(values[0], float):
+            sums[name] = max(value for value in values if value is not None)
+    return msgspec.structs.replace(first, **sums)
 
 
 def json_response(record: object, headers: Mapping[str, str] | None = None) -> Response:

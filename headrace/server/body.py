@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterator
+import zlib
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -18,9 +19,9 @@ from starlette.requests import Request
 
 from headrace.config.args import nearest
 from headrace.errors import ValidationError, shown
-from headrace.server.errors import BodyTooLargeError
+from headrace.server.errors import BodyTimeoutError, BodyTooLargeError, server_is_ending
 from headrace.server.protocol.common import RequestRecord
-from headrace.server.settings import ServerSettings
+from headrace.server.state import ServerState
 
 WARNINGS_HEADER = "X-Headrace-Warnings"
 STRICT_HEADER = "x-strict"
@@ -28,20 +29,40 @@ MAX_REPORTED_FIELDS = 20
 THREAD_FROM = 64 << 10
 """Bodies of this many bytes and more are parsed off the event loop."""
 
+GZIP = 16 + zlib.MAX_WBITS
+"""How zlib is told that its data has the head and the tail of gzip."""
+
+T = TypeVar("T")
 Model = TypeVar("Model", bound=RequestRecord)
 _OPENERS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
 
 
 async def read_body(
-    request: Request, model: type[Model], settings: ServerSettings
+    request: Request, model: type[Model], state: ServerState
 ) -> tuple[Model, dict[str, str]]:
     """The request's record, and headers to answer with (warnings about unknown fields).
 
     Raises:
         ValidationError, pydantic.ValidationError: a body that is not what the route takes.
         UnsupportedError: a known field that this version cannot serve.
+        Else as `read_bytes`.
+    """
+    body = await read_bytes(request, state)
+    settings = state.settings
+    is_strict = settings.strict_requests or request.headers.get(STRICT_HEADER) == "1"
+    return await off_loop(
+        body, partial(parse_record, body, model, settings.max_json_depth, is_strict=is_strict)
+    )
+
+
+async def read_bytes(request: Request, state: ServerState) -> bytes:
+    """The body of a request that says it is JSON, unpacked.
+
+    Raises:
+        ValidationError: it says something else, or cannot be unpacked.
         ClientDisconnect: the client went away before the end.
-        BodyTooLargeError: more bytes than allowed.
+        BodyTooLargeError: more bytes than allowed, packed or unpacked.
+        BodyTimeoutError: it did not come in time. NotReadyError: the server ended meanwhile.
     """
     content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if content_type != "application/json":
@@ -49,9 +70,52 @@ async def read_body(
             "this route takes JSON: send the header 'Content-Type: application/json'",
             param="content-type",
         )
-    body = await _read_limited(request, settings.max_body_size)
-    is_strict = settings.strict_requests or request.headers.get(STRICT_HEADER) == "1"
-    work = partial(parse_record, body, model, settings.max_json_depth, is_strict=is_strict)
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("identity", "gzip"):
+        raise ValidationError(
+            f"bodies may be packed with gzip or not at all, not as {shown(encoding)} "
+            "(the header Content-Encoding)",
+            param="content-encoding",
+        )
+    settings = state.settings
+    limit = settings.max_body_size
+    try:
+        async with asyncio.timeout(settings.body_timeout or None) as time_limit:
+            state.reading.add(time_limit)
+            try:
+                body = await _read_limited(request, limit)
+            finally:
+                state.reading.discard(time_limit)
+    except TimeoutError:
+        if state.is_draining:
+            raise server_is_ending() from None
+        raise BodyTimeoutError(
+            f"the body did not come to its end within {settings.body_timeout:g} s (--body-timeout)"
+        ) from None
+    return body if encoding == "identity" else await asyncio.to_thread(_unpack, body, limit)
+
+
+def _unpack(body: bytes, limit: int) -> bytes:
+    """What a gzip file holds. Never more than the limit is made, however much it would be."""
+    unpacker = zlib.decompressobj(wbits=GZIP)
+    try:
+        plain = unpacker.decompress(body, limit + 1)
+    except zlib.error as error:
+        raise ValidationError(
+            f"the body is not what gzip makes: {error}", param="content-encoding"
+        ) from None
+    if len(plain) > limit:
+        raise BodyTooLargeError(_too_large(limit))
+    if not unpacker.eof or unpacker.unused_data:
+        what = "something follows its end" if unpacker.eof else "it ends too early"
+        raise ValidationError(
+            f"the body is not one whole gzip file: {what}", param="content-encoding"
+        )
+    return plain
+
+
+async def off_loop(body: bytes, work: Callable[[], T]) -> T:
+    """The result of work on a body; for large ones it is done in a thread."""
     return work() if len(body) < THREAD_FROM else await asyncio.to_thread(work)
 
 

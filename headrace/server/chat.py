@@ -245,7 +245,7 @@ async def answer_chat(
     state: ServerState, request: Request
 ) -> tuple[ChatPlan, LiveRequests, dict[str, str]]:
     """Read a request and hand it to the engine; every refusal comes from here."""
-    body, headers = await read_body(request, ChatRequest, state.settings)
+    body, headers = await read_body(request, ChatRequest, state)
     plan = await plan_chat(state, request, body)
     with fields_as_sent(body), errors_name_tools(plan.parsing.tools):
         live = await start_requests(state, request, plan.head.id, body, [plan.job])

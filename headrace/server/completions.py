@@ -181,7 +181,7 @@ async def answer_completion(
     state: ServerState, request: Request
 ) -> tuple[CompletionPlan, LiveRequests, dict[str, str]]:
     """Read a request and hand it to the engine; every refusal comes from here."""
-    body, headers = await read_body(request, CompletionRequest, state.settings)
+    body, headers = await read_body(request, CompletionRequest, state)
     plan = await plan_completion(state, request, body)
     with fields_as_sent(body):
         live = await start_requests(state, request, plan.head.id, body, plan.jobs)

@@ -42,6 +42,10 @@ class BodyTooLargeError(ValidationError):
     """A body over the size limit."""
 
 
+class BodyTimeoutError(ValidationError):
+    """A body that did not come to its end in time."""
+
+
 class AuthenticationError(ValidationError):
     """No key, or not one of the right ones."""
 
@@ -90,6 +94,7 @@ class ErrorBody(msgspec.Struct):
 _TABLE: tuple[tuple[type[BaseException], int, str], ...] = (
     (NotFoundError, 404, "NotFoundError"),
     (BodyTooLargeError, 413, "RequestTooLargeError"),
+    (BodyTimeoutError, 408, "RequestTimeoutError"),
     (AuthenticationError, 401, "AuthenticationError"),
     (PermissionDeniedError, 403, "PermissionDeniedError"),
     (ValidationError, 400, "BadRequestError"),
@@ -152,6 +157,8 @@ def error_headers(error: BaseException) -> Mapping[str, str]:
     """Headers that belong to an error."""
     if isinstance(error, (AdmissionError, NotReadyError)):
         return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
+    if isinstance(error, BodyTimeoutError):
+        return {"Connection": "close"}
     if isinstance(error, AuthenticationError):
         return {"WWW-Authenticate": "Bearer"}
     if isinstance(error, HTTPException):

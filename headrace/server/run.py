@@ -238,7 +238,8 @@ class ServingProcess:
         """The first signal drains, the second ends at once."""
         self._num_signals += 1
         self._interrupted.set()
-        self.state.is_draining = self.server.should_exit = True
+        self.state.drain()
+        self.server.should_exit = True
         loop = asyncio.get_running_loop()
         if self._num_signals == 1:
             timeout = self.config.front.shutdown_timeout

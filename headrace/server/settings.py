@@ -85,6 +85,13 @@ class ServerSettings(ToolSettings, ObservabilitySettings, AccessSettings, Listen
     max_resumable_streams: int = option(
         256, "Most such streams at a time; more are served without being kept.", group="Requests"
     )
+    enable_tokenizer_info_endpoint: bool = option(
+        False, "Serve /tokenizer_info: the tokenizer's configuration and chat template.",
+        group="Requests",
+    )  # fmt: skip
+    body_timeout: float = option(
+        60.0, "Seconds a request's body may take to come; 0 is for ever.", group="Requests"
+    )
     enable_request_id_headers: bool = option(
         False, "Answer with an X-Request-Id header: the client's, or a new one.", group="Requests"
     )
@@ -111,6 +118,8 @@ class ServerSettings(ToolSettings, ObservabilitySettings, AccessSettings, Listen
                 raise ConfigError(f"{name} must be an integer in [{low}, {high}], got {value!r}")
         if not 0 <= self.stream_resume_seconds < float("inf"):
             raise ConfigError("stream_resume_seconds must be a number of seconds, 0 or more")
+        if not 0 <= self.body_timeout < float("inf"):
+            raise ConfigError("body_timeout must be a number of seconds, 0 or more")
         if self.chat_template_content_format not in CONTENT_FORMATS:
             raise ConfigError(
                 f"chat_template_content_format must be one of {', '.join(CONTENT_FORMATS)}"

@@ -31,6 +31,8 @@ class ServerState:
         stage: what start-up is doing, for /startupz.
         fraction: how much of start-up is done, 0 to 1.
         is_draining: whether the server is ending and takes no new work.
+        load: requests for text that are being answered.
+        reading: time limits of the bodies that are being read.
     """
 
     settings: ServerSettings
@@ -39,6 +41,8 @@ class ServerState:
     stage: str = "starting"
     fraction: float = 0.0
     is_draining: bool = False
+    load: int = 0
+    reading: set[asyncio.Timeout] = field(default_factory=set)
     started: int = field(default_factory=lambda: int(time()))
     fingerprint: str = f"headrace-{headrace.__version__}"
 
@@ -71,6 +75,12 @@ class ServerState:
         if self._cut is None:
             self._cut = asyncio.get_running_loop().create_future()
         return self._cut
+
+    def drain(self) -> None:
+        """Take no new work; nobody waits for bodies that have not come to their end."""
+        self.is_draining = True
+        for limit in self.reading:
+            limit.reschedule(0)
 
     def cut_off(self) -> None:
         """End running requests; their clients are told."""

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -26,10 +32,13 @@ from headrace.server.protocol.tokenize import (
 from headrace.server.settings import ServerSettings
 from headrace.server.state import ServerState
 
+NAMES_OF_PLACES = ("name_or_path", "auto_map")
+"""What a configuration file may say that is of this machine, or would have clients run code."""
+
 
 async def tokenize(state: ServerState, request: Request) -> Response:
     """The token ids of a prompt, or of a conversation through the chat template."""
-    body, headers = await read_body(request, TokenizeRequest, state.settings)
+    body, headers = await read_body(request, TokenizeRequest, state)
     engine = state.engine
     state.model_name(body.model)
     if (body.prompt is None) == (body.messages is None):
@@ -50,6 +59,34 @@ async def tokenize(state: ServerState, request: Request) -> Response:
     return json_response(await off_loop(size, work), headers)
 
 
+async def tokenizer_info(state: ServerState, _request: Request) -> Response:
+    """What is known about the tokenizer: its configuration file, where the model has one."""
+    if not state.settings.enable_tokenizer_info_endpoint:
+        raise HTTPException(404)
+    model, tokenizer = state.engine.config.model, state.engine.tokenizer
+    given = await asyncio.to_thread(_config_file, model.tokenizer)
+    known = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": model.max_model_len,
+        **{name: value for name, value in given.items() if name not in NAMES_OF_PLACES},
+        "vocab_size": tokenizer.vocab_size,
+        "chat_template": model.chat_template or tokenizer.chat_template,
+    }
+    for role in ("bos_token", "eos_token", "pad_token", "unk_token"):
+        known[role] = getattr(tokenizer, role)
+    return json_response(known)
+
+
+def _config_file(place: str | None) -> dict[str, Any]:
+    """The file tokenizer_config.json of a model's folder; nothing where there is none."""
+    try:
+        text = (Path(place or "") / "tokenizer_config.json").read_text(encoding="utf-8")
+        found = json.loads(text)
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _render(engine: EngineClient, body: TokenizeRequest, settings: ServerSettings) -> EngineInput:
     if body.messages is None:
         special = body.add_special_tokens is not False
@@ -61,7 +98,7 @@ def _render(engine: EngineClient, body: TokenizeRequest, settings: ServerSetting
 
 async def detokenize(state: ServerState, request: Request) -> Response:
     """The text of token ids."""
-    body, headers = await read_body(request, DetokenizeRequest, state.settings)
+    body, headers = await read_body(request, DetokenizeRequest, state)
     engine = state.engine
     state.model_name(body.model)
     tokenizer = engine.tokenizer
