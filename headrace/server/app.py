@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
-from pydantic.json_schema import models_json_schema
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Route
 
 import headrace
 from headrace.engine.client import EngineClient
 from headrace.metrics.prometheus import PrometheusStatLogger
-from headrace.server import admin, chat, completions, health, models, requests, tokenize
+from headrace.server import (
+    admin,
+    batch,
+    chat,
+    completions,
+    health,
+    load,
+    models,
+    render,
+    requests,
+    tokenize,
+)
 from headrace.server.access_log import AccessLog
 from headrace.server.answer import json_response
 from headrace.server.caller import caller_of
 from headrace.server.chat_stream import ChatFrames
 from headrace.server.completions_stream import CompletionFrames
 from headrace.server.errors import error_response
+from headrace.server.invocations import invoke
 from headrace.server.keys import Scope
 from headrace.server.live import LiveRequests, unless_disconnected
 from headrace.server.load_report import LoadReport
@@ -36,7 +47,9 @@ from headrace.server.middleware import (
     RequestIdHeader,
     RootPath,
 )
-from headrace.server.protocol.chat import ChatRequest
+from headrace.server.openapi import Route as Documented
+from headrace.server.openapi import openapi_document
+from headrace.server.protocol.chat import BatchChatRequest, ChatRequest
 from headrace.server.protocol.common import RequestRecord
 from headrace.server.protocol.completions import CompletionRequest
 from headrace.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
@@ -47,9 +60,7 @@ from headrace.server.state import ServerState
 from headrace.server.user_middleware import add_user_middleware
 
 Handler: TypeAlias = Callable[[ServerState, Request], Awaitable[Response]]
-BODIES: tuple[type[RequestRecord], ...] = (
-    CompletionRequest, ChatRequest, TokenizeRequest, DetokenizeRequest,
-)  # fmt: skip
+RouteRow: TypeAlias = tuple[str, str, Handler, type[RequestRecord] | None]
 
 
 async def create_completion(state: ServerState, request: Request) -> Response:
@@ -91,15 +102,31 @@ async def _respond_whole(
     return json_response(record, headers)
 
 
-ROUTES: tuple[tuple[str, str, Handler, type[RequestRecord] | None], ...] = (
+async def invocations(state: ServerState, request: Request) -> Response:
+    """Answer as the route for text whose fields the body has."""
+    answers = {
+        "messages": create_chat_completion,
+        "prompt": create_completion,
+        "prompt_embeds": create_completion,
+    }
+    return await invoke(state, request, answers)
+
+
+ROUTES: tuple[RouteRow, ...] = (
     ("POST", "/v1/completions", create_completion, CompletionRequest),
     ("POST", "/v1/chat/completions", create_chat_completion, ChatRequest),
+    ("POST", "/v1/chat/completions/batch", batch.create_chat_batch, BatchChatRequest),
+    ("POST", "/v1/completions/render", render.render_completion, CompletionRequest),
+    ("POST", "/v1/chat/completions/render", render.render_chat, ChatRequest),
+    ("POST", "/invocations", invocations, None),
     ("POST", "/tokenize", tokenize.tokenize, TokenizeRequest),
     ("POST", "/detokenize", tokenize.detokenize, DetokenizeRequest),
+    ("GET", "/tokenizer_info", tokenize.tokenizer_info, None),
     ("GET", "/v1/models", models.list_models, None),
     ("GET", "/v1/models/{model_id:path}", models.get_model, None),
     ("GET", "/v1/requests", requests.list_requests, None),
     ("DELETE", "/v1/requests/{request_id:path}", requests.delete_request, None),
+    ("GET", "/load", load.load, None),
     ("GET", "/health", health.health, None),
     ("GET", "/livez", health.live, None),
     ("GET", "/readyz", health.health, None),
@@ -144,12 +171,12 @@ def build_app(
     app.state.server = state
     app.state.resumable = ResumableStreams(settings)
     routes = ROUTES + (admin.ROUTES if settings.enable_admin_routes else ())
-    for method, path, handler, body in routes:
-        _add_route(app, state, method, path, handler, body)
+    for method, path, handler, _body in routes:
+        _add_route(app, state, method, path, handler)
     _add_middleware(app, state)
     app.add_exception_handler(HTTPException, _answer_error)
     app.add_exception_handler(Exception, _answer_error)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.openapi = lambda: _openapi(app, state, routes)  # type: ignore[method-assign]
     return app
 
 
@@ -159,7 +186,6 @@ def _add_route(
     method: str,
     path: str,
     handler: Handler,
-    body: type[RequestRecord] | None,
 ) -> None:
     async def endpoint(request: Request) -> Response:
         return await handler(state, request)
@@ -167,11 +193,8 @@ def _add_route(
     app.add_api_route(
         path,
         endpoint,
-        methods=[method],
+        methods=["GET", "HEAD"] if method == "GET" else [method],
         name=handler.__name__,
-        operation_id=f"{method.lower()}_{handler.__name__}_{path.strip('/').split('/')[0]}",
-        description=handler.__doc__,
-        openapi_extra=_body_docs(body),
     )
 
 
@@ -179,6 +202,7 @@ def _add_middleware(app: FastAPI, state: ServerState) -> None:
     """Each call goes around the ones before: the last one is outermost."""
     settings = state.settings
     app.add_middleware(LoadReport, state=state)  # behind the keys
+    app.add_middleware(load.LoadMeter, state=state)
     if state.keys is not None:
         open_paths = OPEN_PATHS | ({"/metrics"} if settings.public_metrics else set())
         app.add_middleware(KeyGuard, keys=state.keys, open_paths=open_paths, scopes=SCOPES)
@@ -202,26 +226,30 @@ def _add_middleware(app: FastAPI, state: ServerState) -> None:
         app.add_middleware(RootPath, root_path=settings.root_path)
 
 
-async def _answer_error(_request: Request, error: Exception) -> Response:
+async def _answer_error(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        allowed = _methods_of(request)
+        if request.method == "OPTIONS":
+            return Response(status_code=204, headers={"Allow": ", ".join([*allowed, "OPTIONS"])})
+        error = HTTPException(405, headers={"Allow": ", ".join(allowed)})
     return error_response(error)
 
 
-def _body_docs(body: type[RequestRecord] | None) -> dict[str, Any] | None:
-    if body is None:
-        return None
-    schema = {"$ref": f"#/components/schemas/{body.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+def _methods_of(request: Request) -> list[str]:
+    """Every method that a route of this path takes."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
+            found |= route.methods or set()
+    return sorted(found)
 
 
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's document, with the bodies that we read ourselves."""
+def _openapi(app: FastAPI, state: ServerState, routes: Sequence[RouteRow]) -> dict[str, Any]:
+    """The document, made when it is first asked for."""
     if app.openapi_schema is None:
-        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
-        _, definitions = models_json_schema(
-            [(body, "validation") for body in BODIES],
-            ref_template="#/components/schemas/{model}",
-        )
-        schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        schemas.update(definitions["$defs"])
-        app.openapi_schema = document
+        described = [
+            Documented(method, path, handler.__name__, handler.__doc__ or "", body)
+            for method, path, handler, body in routes
+        ]
+        app.openapi_schema = openapi_document(described, needs_key=state.keys is not None)
     return app.openapi_schema

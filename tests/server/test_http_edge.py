@@ -255,7 +255,8 @@ async def test_other_origins_get_no_permission(engine: FakeEngine, client_of: Cl
     answer = await client.options("/v1/chat/completions", headers=PREFLIGHT)
     check_error(answer, 400, "origin")
     assert "access-control-allow-origin" not in answer.headers
-    check_error(await client_of(engine).options("/v1/models", headers=PREFLIGHT), 405)
+    answer = await client_of(engine).options("/v1/models", headers=PREFLIGHT)
+    assert not [name for name in answer.headers if name.startswith("access-control")]
     with pytest.raises(ConfigError, match="allow_credentials"):
         ServerSettings(allowed_origins=["*"], allow_credentials=True)
 
@@ -338,13 +339,7 @@ async def test_http_metrics_are_labelled_by_route_not_by_path(client: httpx.Asyn
     ]
 
 
-async def test_docs_name_the_bodies_and_can_be_switched_off(
-    engine: FakeEngine, client_of: ClientOf
-) -> None:
-    document = (await client_of(engine).get("/openapi.json")).json()
-    post = document["paths"]["/v1/chat/completions"]["post"]
-    ref = post["requestBody"]["content"]["application/json"]["schema"]["$ref"]
-    assert "messages" in document["components"]["schemas"][ref.rsplit("/", 1)[1]]["properties"]
+async def test_docs_can_be_switched_off(engine: FakeEngine, client_of: ClientOf) -> None:
     quiet = client_of(engine, disable_fastapi_docs=True)
     check_error(await quiet.get("/openapi.json"), 404)
     check_error(await quiet.get("/docs"), 404)

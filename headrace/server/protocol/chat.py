@@ -3,13 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from pydantic import Field
 
 from headrace.errors import ValidationError
 from headrace.server.protocol.common import REFUSED, GenerationRequest, Usage
+
+MESSAGE_SHAPE: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "role": {"enum": ["system", "developer", "user", "assistant", "tool"]},
+        "content": {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {
+                    "type": "object",
+                    "properties": {"type": {"type": "string"}, "text": {"type": "string"}},
+                    "required": ["type"],
+                }},
+                {"type": "null"},
+            ],
+        },
+        "name": {"type": ["string", "null"]},
+        "tool_calls": {"type": ["array", "null"], "items": {"type": "object"}},
+        "tool_call_id": {"type": ["string", "null"]},
+    },
+    "required": ["role"],
+}  # fmt: skip
+"""What the documents say of a message; `text.messages` checks it."""
 
 
 class ChatRequest(GenerationRequest):
@@ -22,7 +46,7 @@ class ChatRequest(GenerationRequest):
         "media_io_kwargs": (), "mm_processor_kwargs": (),
     }  # fmt: skip
 
-    messages: list[dict[str, Any]]
+    messages: Annotated[list[dict[str, Any]], Field(json_schema_extra={"items": MESSAGE_SHAPE})]
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
@@ -52,6 +76,15 @@ class ChatRequest(GenerationRequest):
             self.logprobs = True
             if self.top_logprobs is None:
                 self.top_logprobs = len(self.logprob_token_ids)
+
+
+class BatchChatRequest(ChatRequest):
+    """Several conversations with the options of one."""
+
+    messages: Annotated[  # type: ignore[assignment]
+        list[list[dict[str, Any]]],
+        Field(json_schema_extra={"items": {"type": "array", "items": MESSAGE_SHAPE}}),
+    ]
 
 
 class TokenLogprob(msgspec.Struct):

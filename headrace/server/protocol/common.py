@@ -37,7 +37,9 @@ REFUSED: Mapping[str, tuple[Any, ...]] = {
 class RequestRecord(BaseModel):
     """A request's body."""
 
-    model_config = ConfigDict(extra="allow", strict=True, protected_namespaces=())
+    model_config = ConfigDict(
+        extra="allow", strict=True, protected_namespaces=(), use_attribute_docstrings=True
+    )
 
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
 

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from pydantic import Field
 
 from headrace.server.protocol.common import REFUSED, GenerationRequest, Usage
+
+_IDS: dict[str, Any] = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
+_TEXT: dict[str, Any] = {"type": "string", "minLength": 1}
+PROMPT_SHAPES: list[Any] = [
+    _TEXT, _IDS, {"type": "array", "items": {"anyOf": [_TEXT, _IDS]}, "minItems": 1},
+    {"type": "null"},
+]  # fmt: skip
+EMBEDS_SHAPES: list[Any] = [{"type": "string"}, {"type": "array", "items": {"type": "string"}},
+                            {"type": "null"}]  # fmt: skip
+"""What the documents say of fields whose shape is checked by `server.prompts`, not by type."""
 
 
 class CompletionRequest(GenerationRequest):
@@ -19,8 +30,8 @@ class CompletionRequest(GenerationRequest):
         **REFUSED, "suffix": ("",), "best_of": (1,),
     }  # fmt: skip
 
-    prompt: Any = None
-    prompt_embeds: Any = None
+    prompt: Annotated[Any, Field(json_schema_extra={"anyOf": PROMPT_SHAPES})] = None
+    prompt_embeds: Annotated[Any, Field(json_schema_extra={"anyOf": EMBEDS_SHAPES})] = None
     max_tokens: int | None = None
     echo: bool | None = None
     logprobs: int | None = None

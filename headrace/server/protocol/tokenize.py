@@ -33,6 +33,18 @@ class TokenizeResponse(msgspec.Struct):
     token_strs: list[str] | None
 
 
+class RenderedPrompt(msgspec.Struct, kw_only=True):
+    """A prompt as the engine would get it."""
+
+    request_id: str
+    model: str
+    token_ids: list[int]
+    prompt: str | None
+    """Its text; null where it came as token ids."""
+    cache_salt: str | None
+    max_model_len: int
+
+
 class DetokenizeRequest(RequestRecord):
     """Token ids."""
 
