@@ -127,6 +127,13 @@ class EngineArgs(ForeignArgs):
     chat_template: str | None = option(
         None, "File with a chat template, or the template itself.", group="Model"
     )
+    chat_template_timeout: float = option(
+        5.0, "Seconds a chat template may take for one conversation.", group="Model"
+    )
+    chat_template_max_chars: int = option(
+        8 << 20, "Most characters a chat template may make of one conversation.", group="Model",
+        kind="size",
+    )  # fmt: skip
     generation_config: str = option(
         "auto",
         "Where sampling defaults come from: `auto` is the model's generation_config.json, "

@@ -51,6 +51,10 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True):
     served_names: list[str]
     chat_template: str | None = None
     """A template that replaces the model's own."""
+    chat_template_timeout: float = 5.0
+    """Seconds of one rendering."""
+    chat_template_max_chars: int = 8 << 20
+    """Of what one rendering makes."""
     generation_config: dict[str, Any] = {}
     """Sampling defaults from the model, after overrides."""
     eos_token_ids: list[int] = []

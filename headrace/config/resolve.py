@@ -135,12 +135,31 @@ def _model(args: EngineArgs, facts: ModelFacts, reasons: Reasons) -> ModelConfig
         vocab_size=vocab_size,
         served_names=_served_names(args, facts, reasons),
         chat_template=args.chat_template,
+        chat_template_timeout=_template_timeout(args.chat_template_timeout),
+        chat_template_max_chars=_template_chars(args.chat_template_max_chars),
         generation_config=_generation_config(args, facts, reasons),
         eos_token_ids=_eos_token_ids(facts.generation_config, config, vocab_size),
         max_logprobs=_at_least("max_logprobs", args.max_logprobs, -1),
         seed=_at_least("seed", args.seed, -(2**63)),
         enable_prompt_embeds=bool(args.enable_prompt_embeds),
     )
+
+
+def _template_timeout(seconds: object) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds <= 600:
+        raise ConfigError(
+            f"chat_template_timeout must be more than 0 and at most 600 seconds, got {seconds!r}"
+        )
+    return float(seconds)
+
+
+def _template_chars(number: object) -> int:
+    """Never more than what the sandbox of templates lets any text have."""
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= 8 << 20:
+        raise ConfigError(
+            f"chat_template_max_chars must be an integer in [1, {8 << 20}], got {number!r}"
+        )
+    return number
 
 
 def _merge(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:

@@ -88,7 +88,7 @@ async def plan_completion(
     """
     settings, engine = state.settings, state.engine
     model = state.model_name(body.model)
-    raw = completion_prompts(body, engine.config.model, settings.max_prompts)
+    raw = await completion_prompts(body, engine.config.model, settings.max_prompts)
     max_logprobs = engine.config.model.max_logprobs
     num_choices = check_request(body, settings, num_prompts=len(raw), max_logprobs=max_logprobs)
     priority = priority_of(request, body, engine.config)

@@ -53,6 +53,7 @@ def check_request(
             f"got {len(stop)}",
             param="stop",
         )
+    _check_sizes(body, settings)
     if not body.stream and body.stream_options is not None:
         raise ValidationError(
             "stream_options is only allowed with stream=true", param="stream_options"
@@ -63,6 +64,26 @@ def check_request(
         )
     check_beams(body, max_logprobs)
     return n * num_prompts
+
+
+def _check_sizes(body: GenerationRequest, settings: ServerSettings) -> None:
+    stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    for name, words in (("stop", stops), ("bad_words", body.bad_words or [])):
+        longest = max(map(len, words), default=0)
+        if longest > settings.max_stop_length:
+            raise ValidationError(
+                f"each of {name} may have {settings.max_stop_length} characters "
+                f"(--max-stop-length), one has {longest}",
+                param=name,
+            )
+    for name in ("logit_bias", "stop_token_ids", "allowed_token_ids"):
+        num = len(getattr(body, name) or ())
+        if num > settings.max_token_entries:
+            raise ValidationError(
+                f"{name} may hold {settings.max_token_entries} entries (--max-token-entries), "
+                f"got {num}",
+                param=name,
+            )
 
 
 def sampling_params(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import NoneType
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -12,7 +13,7 @@ import msgspec
 from headrace.config.engine import ModelConfig
 from headrace.engine.client import EngineClient
 from headrace.errors import UnsupportedError, ValidationError
-from headrace.inputs import ChatMessage, EngineInput
+from headrace.inputs import EngineInput
 from headrace.server.embeds import EncodedEmbeds, decode_embeds, parse_embeds
 from headrace.server.protocol.chat import ChatRequest
 from headrace.server.protocol.common import GenerationRequest
@@ -29,7 +30,7 @@ THREAD_FROM = 4096
 """Characters from which on rendering leaves the event loop."""
 
 
-def completion_prompts(
+async def completion_prompts(
     body: CompletionRequest, model: ModelConfig, max_prompts: int
 ) -> list[RawPrompt]:
     """The prompts of a completion request: those of embeddings, then the others.
@@ -38,6 +39,15 @@ def completion_prompts(
         ValidationError: a prompt that cannot be one, or no prompt, or more than allowed.
         UnsupportedError: embeddings on an engine that takes none, or to be echoed.
     """
+    prompt = body.prompt
+    items = prompt if isinstance(prompt, list) else ()
+    size = len(items) + sum(len(item) for item in items[:max_prompts] if isinstance(item, list))
+    return await off_loop(size, partial(_completion_prompts, body, model, max_prompts))
+
+
+def _completion_prompts(
+    body: CompletionRequest, model: ModelConfig, max_prompts: int
+) -> list[RawPrompt]:
     if body.prompt_embeds is None:
         return parse_prompts(body.prompt, max_prompts)
     check_takes_embeds(model)
@@ -151,7 +161,8 @@ async def render_chat(
     def render() -> EngineInput:
         return _finish(rendered_chat(engine, body, settings), body, engine)
 
-    return await off_loop(text_size(body.messages), render)
+    # Always in a thread: a template is a program, and how long it takes nobody knows before.
+    return await asyncio.to_thread(render)
 
 
 def rendered_chat(
@@ -177,7 +188,7 @@ def rendered_chat(
 
 
 async def off_loop(size: int, work: Callable[[], T]) -> T:
-    """The result of work on a text of about this many characters; long ones go to a thread."""
+    """The result of work on so many characters or ids; much of it goes to a thread."""
     return await asyncio.to_thread(work) if size >= THREAD_FROM else work()
 
 
@@ -221,18 +232,6 @@ def template_kwargs(
             kwargs["documents"] = body.documents
     kwargs.update(body.chat_template_kwargs or {})
     return kwargs or None
-
-
-def text_size(messages: Sequence[ChatMessage]) -> int:
-    """Roughly how many characters a conversation holds."""
-    size = 0
-    for message in messages:
-        content = message.get("content")
-        if isinstance(content, str):
-            size += len(content)
-        elif isinstance(content, list):
-            size += sum(len(str(part)) for part in content)
-    return size
 
 
 def text_of(rendered_text: str | None, ids: Sequence[int], engine: EngineClient) -> str:

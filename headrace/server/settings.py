@@ -12,13 +12,16 @@ from headrace.config.args import option
 from headrace.errors import ConfigError
 from headrace.inputs import CONTENT_FORMATS
 from headrace.server.access_settings import AccessSettings
+from headrace.server.limit_settings import LimitSettings
 from headrace.server.listen_settings import ListenSettings
 from headrace.server.observability_settings import ObservabilitySettings
 from headrace.server.tool_settings import ToolSettings
 
 
 @dataclass
-class ServerSettings(ToolSettings, ObservabilitySettings, AccessSettings, ListenSettings):
+class ServerSettings(
+    LimitSettings, ToolSettings, ObservabilitySettings, AccessSettings, ListenSettings
+):
     """The options of one HTTP server.
 
     Raises:
@@ -29,15 +32,6 @@ class ServerSettings(ToolSettings, ObservabilitySettings, AccessSettings, Listen
         False, "Refuse requests with unknown fields instead of listing them in a header.",
         group="Requests",
     )  # fmt: skip
-    max_prompts: int = option(1024, "Most prompts in one request.", group="Requests", kind="size")
-    max_choices: int = option(
-        4096, "Most answers in one request: prompts times n.", group="Requests", kind="size"
-    )
-    max_stop_strings: int = option(4, "Most stop strings in one request.", group="Requests")
-    max_body_size: int = option(
-        32 << 20, "Most bytes of a request's body.", group="Requests", kind="size"
-    )
-    max_json_depth: int = option(128, "Deepest nesting of a request's JSON.", group="Requests")
     trust_request_chat_template: bool = option(
         False, "Let requests bring a chat template of their own.", group="Requests"
     )
@@ -89,9 +83,6 @@ class ServerSettings(ToolSettings, ObservabilitySettings, AccessSettings, Listen
         False, "Serve /tokenizer_info: the tokenizer's configuration and chat template.",
         group="Requests",
     )  # fmt: skip
-    body_timeout: float = option(
-        60.0, "Seconds a request's body may take to come; 0 is for ever.", group="Requests"
-    )
     enable_request_id_headers: bool = option(
         False, "Answer with an X-Request-Id header: the client's, or a new one.", group="Requests"
     )
@@ -101,25 +92,16 @@ class ServerSettings(ToolSettings, ObservabilitySettings, AccessSettings, Listen
         self.check_access()
         self.check_observability()
         self.check_tools()
-        self._check_limits()
+        self.check_limits()
+        self._check_others()
 
-    def _check_limits(self) -> None:
-        for name, low, high in (
-            ("max_prompts", 1, 2**31),
-            ("max_choices", 1, 2**31),
-            ("max_stop_strings", 0, 2**31),
-            ("max_body_size", 1, 2**40),
-            ("max_json_depth", 1, 500),
-            ("stream_resume_size", 1, 2**31),
-            ("max_resumable_streams", 0, 2**31),
-        ):
+    def _check_others(self) -> None:
+        for name, low in (("stream_resume_size", 1), ("max_resumable_streams", 0)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                raise ConfigError(f"{name} must be an integer in [{low}, {high}], got {value!r}")
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= 2**31:
+                raise ConfigError(f"{name} must be an integer in [{low}, {2**31}], got {value!r}")
         if not 0 <= self.stream_resume_seconds < float("inf"):
             raise ConfigError("stream_resume_seconds must be a number of seconds, 0 or more")
-        if not 0 <= self.body_timeout < float("inf"):
-            raise ConfigError("body_timeout must be a number of seconds, 0 or more")
         if self.chat_template_content_format not in CONTENT_FORMATS:
             raise ConfigError(
                 f"chat_template_content_format must be one of {', '.join(CONTENT_FORMATS)}"

@@ -17,11 +17,11 @@ from headrace.inputs import EngineInput
 from headrace.server.answer import json_response
 from headrace.server.body import read_body
 from headrace.server.prompts import (
+    THREAD_FROM,
     check_chat_options,
     check_token_ids,
     off_loop,
     rendered_chat,
-    text_size,
 )
 from headrace.server.protocol.tokenize import (
     DetokenizeRequest,
@@ -55,7 +55,7 @@ async def tokenize(state: ServerState, request: Request) -> Response:
         ids = rendered.prompt_token_ids
         return TokenizeResponse(len(ids), engine.max_model_len, ids, strings)
 
-    size = len(body.prompt) if body.prompt is not None else text_size(body.messages or [])
+    size = THREAD_FROM if body.prompt is None else len(body.prompt)
     return json_response(await off_loop(size, work), headers)
 
 

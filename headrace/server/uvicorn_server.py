@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import uvicorn
 from fastapi import FastAPI
 
+from headrace.server.http_protocol import make_protocol
 from headrace.server.middleware import DirectSend
 from headrace.server.settings import ServerSettings
 
@@ -32,6 +33,7 @@ def uvicorn_config(
     return uvicorn.Config(
         # What users put between shall see all of an answer.
         app if settings.middleware else DirectSend(app),
+        http=make_protocol(settings),
         log_config=None,
         log_level=None,
         access_log=False,  # ours knows more

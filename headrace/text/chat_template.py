@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 from jinja2 import Template, TemplateError, TemplateSyntaxError
 
 from headrace.errors import ValidationError
-from headrace.text.template_limits import LimitError, bounded, check_chars
-from headrace.text.template_sandbox import TemplateSandbox
+from headrace.text.template_limits import MAX_CHARS, LimitError, bounded
+from headrace.text.template_sandbox import MAX_SECONDS, TemplateSandbox
 
 MAX_TEMPLATE_CHARS = 1 << 17
 MAX_CACHED = 32
@@ -27,10 +27,15 @@ class ComplaintError(TemplateError):
 
 
 class ChatTemplates:
-    """Compiles templates once and renders them. Safe to use from several threads."""
+    """Compiles templates once and renders them. Safe to use from several threads.
 
-    def __init__(self) -> None:
-        self._sandbox = TemplateSandbox()
+    Args:
+        max_seconds, max_chars: what one rendering may take and make.
+    """
+
+    def __init__(self, max_seconds: float = MAX_SECONDS, max_chars: int = MAX_CHARS) -> None:
+        self._sandbox = TemplateSandbox(max_seconds)
+        self._max_chars = max_chars
         self._sandbox.add_filter("tojson", to_json)
         self._sandbox.globals["raise_exception"] = _raise_exception
         self._sandbox.globals["strftime_now"] = _strftime_now
@@ -51,7 +56,8 @@ class ChatTemplates:
             for piece in template.root_render_func(template.new_context(dict(variables))):
                 pieces.append(piece)
                 num_chars += len(piece)
-                check_chars(num_chars)
+                if num_chars > self._max_chars:
+                    raise LimitError(f"it makes more than {self._max_chars} characters")
             return "".join(pieces)
         except ComplaintError as complaint:
             raise ValidationError(_short(complaint), param="messages") from None

@@ -39,7 +39,9 @@ class Renderer:
     def __init__(self, tokenizer: Tokenizer | None, model_config: ModelConfig) -> None:
         self.tokenizer = tokenizer
         self.model_config = model_config
-        self._templates = ChatTemplates()
+        self._templates = ChatTemplates(
+            model_config.chat_template_timeout, model_config.chat_template_max_chars
+        )
 
     def render_prompt(
         self, prompt: PromptType, *, add_special_tokens: bool = True, limit_length: bool = True

@@ -46,12 +46,17 @@ BUILT_IN = (str, int, float, bytes, list, tuple, dict, set, frozenset)
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
-    """A Jinja environment for templates of strangers. Shared by threads."""
+    """A Jinja environment for templates of strangers. Shared by threads.
+
+    Args:
+        max_seconds: what one rendering may take.
+    """
 
     intercepted_binops = frozenset({"+", "*", "**", "%"})
     bounded = staticmethod(bounded)
 
-    def __init__(self) -> None:
+    def __init__(self, max_seconds: float = MAX_SECONDS) -> None:
+        self._max_seconds = max_seconds
         self._run = _Run()
         super().__init__(
             trim_blocks=True,
@@ -83,7 +88,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         """Begin to count for a rendering in this thread."""
         self._run.steps = 0
         self._run.chars_made = 0
-        self._run.deadline = time.monotonic() + MAX_SECONDS
+        self._run.deadline = time.monotonic() + self._max_seconds
 
     def tick(self) -> None:
         """One more loop turn or call. The compiled template calls this everywhere."""
@@ -92,7 +97,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
         if run.steps > MAX_STEPS:
             raise LimitError(f"it takes more than {MAX_STEPS} steps")
         if time.monotonic() > run.deadline:
-            raise LimitError(f"it takes more than {MAX_SECONDS:g} seconds")
+            raise LimitError(f"it takes more than {self._max_seconds:g} seconds")
 
     def charged(self, value: Any) -> Any:
         """The value itself, when what this rendering made so far is not too much with it."""

@@ -192,6 +192,8 @@ def test_enforce_eager_is_accepted_either_way(value: bool) -> None:
         ({"generation_config": "mine"}, "generation_config"),
         ({"override_generation_config": {"warmth": 1}}, "warmth"),
         ({"max_logprobs": -2}, "max_logprobs"),
+        ({"chat_template_timeout": 0}, "chat_template_timeout"),
+        ({"chat_template_max_chars": (8 << 20) + 1}, "chat_template_max_chars"),
         ({"served_model_name": [""]}, "served_model_name"),
         ({"trust_remote_code": True}, "trust_remote_code"),
         ({"quantization": "awq"}, "'awq' is not offered: int8"),

@@ -113,6 +113,26 @@ async def test_drain_lets_a_stream_finish(start: Callable[..., Running]) -> None
     assert await running.task == 0
 
 
+async def test_drain_does_not_wait_for_clients_that_do_not_finish_their_requests(
+    start: Callable[..., Running],
+) -> None:
+    running = start(lambda _: FakeEngine(), shutdown_timeout=60.0)
+    async with running.ready():
+        port = running.listener.getsockname()[1]
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        halves = [b"", b"POST", head, head + b"content-length: 50\r\n\r\n{"] * 5
+        clients = [await asyncio.open_connection("127.0.0.1", port) for _ in halves]
+        for (_, writer), half in zip(clients, halves, strict=True):
+            writer.write(half)
+        await until(lambda: len(running.process.state.reading) == 5)
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert await asyncio.wait_for(running.task, 10) == 0
+        texts = [(await reader.read()).decode() for reader, _ in clients]
+        for _, writer in clients:
+            writer.close()
+        assert [text[:12] for text in texts[3::4]] == ["HTTP/1.1 503"] * 5
+
+
 @pytest.mark.parametrize("signals", [1, 2])
 @pytest.mark.parametrize("stream", [True, False])
 async def test_request_beyond_the_drain_is_told_and_aborted(

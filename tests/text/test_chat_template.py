@@ -172,6 +172,17 @@ def test_slow_template_is_cut_by_time(
         templates.render("{% for i in range(9) %}{% endfor %}", {})
 
 
+def test_limits_are_the_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    small = ChatTemplates(max_seconds=3.0, max_chars=10)
+    assert small.render("{{ 'a' * 10 }}", {}) == "a" * 10
+    with pytest.raises(ValidationError, match=r"more than 10 characters"):
+        small.render("{% for i in range(11) %}a{% endfor %}", {})
+    clock = iter(range(0, 10**6, 2))
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    with pytest.raises(ValidationError, match=r"more than 3 seconds"):
+        small.render("{% for i in range(9) %}{% endfor %}", {})
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -175,6 +175,13 @@ def test_template_is_chosen_request_then_option_then_model(byte_level: Tokenizer
     assert renderer.render_chat(user("a"), chat_template="request").prompt == "request"
 
 
+def test_limits_of_templates_come_from_the_config(byte_level: Tokenizer) -> None:
+    renderer = Renderer(byte_level, make_config(chat_template_max_chars=5))
+    assert renderer.render_chat(user("a"), chat_template="12345").prompt == "12345"
+    with pytest.raises(ValidationError, match=r"more than 5 characters"):
+        renderer.render_chat(user("a"), chat_template="123456")
+
+
 def test_missing_template_names_the_option(piece: Tokenizer) -> None:
     renderer = Renderer(piece, make_config(vocab_size=1000))
     with pytest.raises(ValidationError, match=r"no chat template.*--chat-template"):

@@ -1,0 +1,197 @@
+"""Bounds on connections and heads, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import uvicorn
+
+from headrace.server.app import build_app
+from headrace.server.http_protocol import make_protocol
+from headrace.server.settings import ServerSettings
+from tests.server.fakes import FakeEngine
+
+BODY = json.dumps({"prompt": "a"}).encode()
+POST = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+WHOLE = POST + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
+
+
+@contextlib.asynccontextmanager
+async def listening(engine: FakeEngine, **limits: Any) -> AsyncIterator[int]:
+    """A server as `run` makes one; gives its port."""
+    settings = ServerSettings(**limits)
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        build_app(engine, settings), http=make_protocol(settings), log_config=None,
+        lifespan="off", timeout_graceful_shutdown=1,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server._serve([listener]))
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        await task
+
+
+class Client:
+    """A connection that says what it likes."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    @classmethod
+    async def connect(cls, port: int) -> Client:
+        return cls(*await asyncio.open_connection("127.0.0.1", port))
+
+    async def say(self, data: bytes) -> None:
+        with contextlib.suppress(ConnectionError):
+            self._writer.write(data)
+            await self._writer.drain()
+
+    async def answer(self) -> tuple[int, dict[str, str], Any]:
+        async with asyncio.timeout(10):
+            head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
+            first, *lines = head.strip().split("\r\n")
+            headers = dict(line.lower().split(": ", 1) for line in lines)
+            body = await self._reader.readexactly(int(headers["content-length"]))
+        return int(first.split()[1]), headers, json.loads(body)
+
+    async def is_closed(self) -> bool:
+        async with asyncio.timeout(10):
+            try:
+                return await self._reader.read(1) == b""
+            except ConnectionError:
+                return True
+            finally:
+                await self.close()
+
+    async def close(self) -> None:
+        self._writer.close()
+        with contextlib.suppress(ConnectionError):
+            await self._writer.wait_closed()
+
+
+async def refused(client: Client, status: int, says: str) -> None:
+    """The answer is an error in the one shape, and the end of the connection."""
+    code, headers, body = await client.answer()
+    assert (code, headers["connection"]) == (status, "close")
+    assert body["error"]["code"] == status
+    assert says in body["error"]["message"]
+    assert await client.is_closed()
+
+
+async def test_head_within_the_limits_is_served_again_and_again(engine: FakeEngine) -> None:
+    async with listening(engine, max_header_size=2048, max_header_count=32) as port:
+        client = await Client.connect(port)
+        for _ in range(3):
+            await client.say(WHOLE)
+            assert (await client.answer())[0] == 200
+        await client.close()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        POST + b"x: " + b"a" * 3000 + b"\r\n\r\n",
+        POST + b"".join(b"x%d: a\r\n" % i for i in range(40)) + b"\r\n",
+        b"GET /" + b"a" * 3000 + b" HTTP/1.1\r\nhost: x\r\n\r\n",
+    ],
+    ids=["long value", "many headers", "long path"],
+)
+async def test_head_beyond_the_limits_is_refused(engine: FakeEngine, head: bytes) -> None:
+    async with listening(engine, max_header_size=2048, max_header_count=32) as port:
+        client = await Client.connect(port)
+        await client.say(head)
+        await refused(client, 431, "--max-header-size")
+        again = await Client.connect(port)
+        await again.say(WHOLE)
+        assert (await again.answer())[0] == 200
+        await again.close()
+    assert [request[0].startswith("cmpl-") for request in engine.seen] == [True]
+
+
+async def test_head_that_never_ends_is_refused_while_it_comes(engine: FakeEngine) -> None:
+    async with listening(engine, max_header_size=2048) as port:
+        client = await Client.connect(port)
+        await client.say(POST + b"x: ")
+        for _ in range(30):
+            await client.say(b"a" * 100)
+            await asyncio.sleep(0.001)
+        await refused(client, 431, "--max-header-size")
+
+
+@pytest.mark.parametrize("begin", [b"", b"\r\n"], ids=["nothing", "an empty line"])
+async def test_connection_that_sends_no_request_is_closed(engine: FakeEngine, begin: bytes) -> None:
+    async with listening(engine, header_timeout=0.1) as port:
+        client = await Client.connect(port)
+        await client.say(begin)
+        assert await client.is_closed()
+
+
+async def test_half_a_head_is_a_408(engine: FakeEngine) -> None:
+    async with listening(engine, header_timeout=0.1) as port:
+        client = await Client.connect(port)
+        await client.say(POST)
+        await refused(client, 408, "--header-timeout")
+
+
+async def test_rest_of_a_refused_body_does_not_hold_the_connection(engine: FakeEngine) -> None:
+    async with listening(engine, header_timeout=0.2, max_body_size=10) as port:
+        client = await Client.connect(port)
+        await client.say(POST + b"content-length: 1000000\r\n\r\n")
+        assert (await client.answer())[0] == 413
+        await client.say(b"a" * 1000)
+        assert await client.is_closed()
+
+
+async def test_time_limit_of_the_head_is_none_of_the_answer(engine: FakeEngine) -> None:
+    engine.gate.clear()
+    async with listening(engine, header_timeout=0.1) as port:
+        client = await Client.connect(port)
+        await client.say(WHOLE)
+        await asyncio.sleep(0.3)
+        engine.gate.set()
+        assert (await client.answer())[0] == 200
+        await client.close()
+
+
+async def test_excess_connections_are_refused_and_places_come_back(engine: FakeEngine) -> None:
+    async with listening(engine, max_connections=2) as port:
+        clients = [await Client.connect(port) for _ in range(2)]
+        for client in clients:
+            await client.say(WHOLE)
+            assert (await client.answer())[0] == 200
+        third = await Client.connect(port)
+        status, headers, _ = await third.answer()
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert await third.is_closed()
+        await clients.pop().close()
+        await asyncio.sleep(0.05)
+        fourth = await Client.connect(port)
+        await fourth.say(WHOLE)
+        assert (await fourth.answer())[0] == 200
+        for client in (*clients, fourth):
+            await client.close()
+
+
+@pytest.mark.parametrize(
+    "data", [b"\x16\x03\x01\x02\x00\x01", b"HELLO\r\n\r\n", b"GET / HTTP/9\r\n"]
+)
+async def test_what_is_no_http_gets_the_one_error_body(engine: FakeEngine, data: bytes) -> None:
+    async with listening(engine) as port:
+        client = await Client.connect(port)
+        await client.say(data)
+        await refused(client, 400, "not HTTP")
+
+
+def test_limit_of_connections_follows_the_limit_of_open_files() -> None:
+    protocol: Any = make_protocol(ServerSettings())
+    assert protocol.max_connections > 0
+    assert make_protocol(ServerSettings(max_connections=7)).max_connections == 7  # type: ignore[attr-defined]
