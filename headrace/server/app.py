@@ -55,7 +55,7 @@ from headrace.server.protocol.completions import CompletionRequest
 from headrace.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from headrace.server.resume import EVENT_ID_HEADER, ResumableStreams
 from headrace.server.settings import ServerSettings
-from headrace.server.sse import EventStream
+from headrace.server.sse import EventStream, FrameMaker
 from headrace.server.state import ServerState
 from headrace.server.user_middleware import add_user_middleware
 
@@ -67,7 +67,7 @@ async def create_completion(state: ServerState, request: Request) -> Response:
     """Continue prompts."""
     plan, live, headers = await completions.answer_completion(state, request)
     if plan.body.stream:
-        return EventStream(live, state.cut, CompletionFrames(plan), headers)
+        return _stream(state, live, CompletionFrames(plan), headers)
     return await _respond_whole(
         state, request, live, completions.whole_completion(plan, live), headers
     )
@@ -85,8 +85,14 @@ async def create_chat_completion(state: ServerState, request: Request) -> Respon
         asked = options is not None and options.resumable
         if (asked or state.settings.enable_resumable_streams) and resumable.has_room:
             return await resumable.start(caller.name, live, state.cut, ChatFrames(plan), headers)
-        return EventStream(live, state.cut, ChatFrames(plan), headers)
+        return _stream(state, live, ChatFrames(plan), headers)
     return await _respond_whole(state, request, live, chat.whole_chat(plan, live), headers)
+
+
+def _stream(
+    state: ServerState, live: LiveRequests, frames: FrameMaker, headers: dict[str, str]
+) -> EventStream:
+    return EventStream(live, state.cut, frames, headers, state.settings.sse_keep_alive_interval)
 
 
 async def _respond_whole(

@@ -83,6 +83,12 @@ class ServerSettings(
         False, "Serve /tokenizer_info: the tokenizer's configuration and chat template.",
         group="Requests",
     )  # fmt: skip
+    sse_keep_alive_interval: float = option(
+        0.0,
+        "Most seconds a stream may be silent: then a comment is sent, for proxies that close "
+        "connections on which nothing comes. 0 is off.",
+        group="Requests",
+    )
     enable_request_id_headers: bool = option(
         False, "Answer with an X-Request-Id header: the client's, or a new one.", group="Requests"
     )
@@ -102,6 +108,8 @@ class ServerSettings(
                 raise ConfigError(f"{name} must be an integer in [{low}, {2**31}], got {value!r}")
         if not 0 <= self.stream_resume_seconds < float("inf"):
             raise ConfigError("stream_resume_seconds must be a number of seconds, 0 or more")
+        if not 0 <= self.sse_keep_alive_interval < float("inf"):
+            raise ConfigError("sse_keep_alive_interval must be a number of seconds, 0 or more")
         if self.chat_template_content_format not in CONTENT_FORMATS:
             raise ConfigError(
                 f"chat_template_content_format must be one of {', '.join(CONTENT_FORMATS)}"

@@ -22,6 +22,8 @@ logger = make_logger(__name__)
 
 DONE = b"data: [DONE]\n\n"
 EVENT_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+KEEP_ALIVE = b": keep-alive\n\n"
+"""A comment: clients read over it, and what stands between sees that the stream goes on."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -72,6 +74,7 @@ class EventStream(Response):
         live: where outputs come from; released at the end, however it comes.
         cut: done when the server gives running requests no more time.
         frames: makes frames of the outputs.
+        keep_alive: seconds without a byte after which a comment is sent at the latest; 0 is never.
     """
 
     media_type = "text/event-stream"
@@ -82,7 +85,10 @@ class EventStream(Response):
         cut: asyncio.Future[None],
         frames: FrameMaker,
         headers: Mapping[str, str] | None = None,
+        keep_alive: float = 0,
     ) -> None:
+        self._keep_alive = keep_alive
+        self._num_sent = 0
         self._live = live
         self._cut = cut
         self._frames = frames
@@ -103,7 +109,10 @@ class EventStream(Response):
         if DIRECT_SEND in scope:
             send = _counting(scope, scope[DIRECT_SEND])
         try:
-            await self._send_outputs(send)
+            if self._keep_alive:
+                await self._send_kept_alive(send)
+            else:
+                await self._send_outputs(send)
         except ClientDisconnect:
             raise
         except Exception as error:
@@ -115,11 +124,32 @@ class EventStream(Response):
         take, only_stream = self._frames.take, self._live.only_stream
         if only_stream is not None:
             async for output in only_stream:
-                await _send_body(send, take(0, output))
+                if body := take(0, output):
+                    self._num_sent += 1
+                    await _send_body(send, body)
             return
         async with aclosing(self._live.outputs()) as outputs:
             async for job, output in outputs:
-                await _send_body(send, take(job, output))
+                if body := take(job, output):
+                    self._num_sent += 1
+                    await _send_body(send, body)
+
+    async def _send_kept_alive(self, send: Send) -> None:
+        """Send the outputs, and comments while none come."""
+        comments = asyncio.create_task(self._send_comments(send))
+        try:
+            await self._send_outputs(send)
+        finally:
+            comments.cancel()
+            await asyncio.gather(comments, return_exceptions=True)
+
+    async def _send_comments(self, send: Send) -> None:
+        """One after each half of the interval in which nothing was sent. A frame only counts up."""
+        while True:
+            num_before = self._num_sent
+            await asyncio.sleep(self._keep_alive / 2)
+            if self._num_sent == num_before:
+                await _send_body(send, KEEP_ALIVE)
 
 
 def failure_frames(error: Exception) -> bytes:
@@ -145,13 +175,11 @@ async def _send_failure(send: Send, error: Exception) -> None:
 
 
 async def _send_body(send: Send, body: bytes, *, more: bool = True) -> None:
-    """Send a piece of the answer; nothing is no piece.
+    """Send a piece of the answer.
 
     Raises:
         ClientDisconnect: the connection was closed, and we learn it by the write.
     """
-    if more and not body:
-        return
     try:
         await send({"type": "http.response.body", "body": body, "more_body": more})
     except (OSError, RuntimeError) as error:  # the latter is how uvloop says it

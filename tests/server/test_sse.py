@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Callable
 from typing import Any
 
+import httpx
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Receive, Scope, Send
@@ -14,7 +18,7 @@ from headrace.server.middleware import DirectSend
 from headrace.server.protocol.chat import ChatChunk, ChatChunkChoice, Delta
 from headrace.server.protocol.completions import CompletionChunk, CompletionChunkChoice
 from headrace.server.sse import EventStream, TextFrames, frame
-from tests.server.fakes import NumberedFrames, ScriptedStream
+from tests.server.fakes import FakeEngine, NumberedFrames, ScriptedStream, say
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
 
@@ -83,3 +87,54 @@ async def test_without_a_direct_way_the_pieces_pass_the_layers() -> None:
     to_server, through_layers = await _run(1, direct=False)
     assert to_server == through_layers
     assert len(to_server) == 4
+
+
+@pytest.mark.parametrize("num_prompts", [1, 2])
+async def test_silent_stream_is_kept_alive_by_comments_that_change_nothing(
+    engine: FakeEngine, client_of: Callable[..., httpx.AsyncClient], num_prompts: int
+) -> None:
+    body = {"prompt": ["a"] * num_prompts, "stream": True, "request_id": "r"}
+    plain = (await client_of(engine).post("/v1/completions", json=body)).text
+    engine.gate.clear()
+    client = client_of(engine, sse_keep_alive_interval=0.04)
+    asking = asyncio.create_task(client.post("/v1/completions", json=body))
+    await asyncio.sleep(0.2)
+    engine.gate.set()
+    kept = (await asking).text
+    assert kept.startswith(": keep-alive\n\n" * 2)
+    frames = [part for part in kept.split("\n\n") if part != ": keep-alive"]
+    created = re.compile(r'"created":\d+')
+    assert created.sub("", "\n\n".join(frames)) == created.sub("", plain)
+    assert kept.endswith("data: [DONE]\n\n")
+
+
+async def test_outputs_that_make_no_frame_do_not_count_as_a_sign_of_life(
+    client_of: Callable[..., httpx.AsyncClient],
+) -> None:
+    engine = FakeEngine(say("é" * 30))
+    engine.delay = 0.03  # a frame comes with each second token
+    client = client_of(engine, sse_keep_alive_interval=0.08)
+    answer = await client.post("/v1/completions", json={"prompt": "a", "stream": True})
+    assert answer.text.count("keep-alive") >= 2
+
+
+async def test_busy_stream_has_no_comments(
+    client_of: Callable[..., httpx.AsyncClient],
+) -> None:
+    engine = FakeEngine(say("a" * 40))
+    engine.delay = 0.01
+    client = client_of(engine, sse_keep_alive_interval=1.0)
+    answer = await client.post("/v1/completions", json={"prompt": "a", "stream": True,
+                                                        "max_tokens": 40})  # fmt: skip
+    assert "keep-alive" not in answer.text
+
+
+async def test_failure_of_a_kept_stream_is_one_frame_and_the_end(
+    engine: FakeEngine, client_of: Callable[..., httpx.AsyncClient]
+) -> None:
+    engine.fail_after = 1
+    client = client_of(engine, sse_keep_alive_interval=5.0)
+    answer = await client.post("/v1/completions", json={"prompt": "a", "stream": True})
+    *_, failure, end = answer.text.strip().split("\n\n")
+    assert (end, '"error"' in failure) == ("data: [DONE]", True)
+    assert not engine.live
