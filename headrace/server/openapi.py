@@ -141,7 +141,7 @@ def _responses(route: Route, doc: RouteDoc, needs_key: bool) -> dict[str, Any]:
         content["application/json"] = {"schema": _schema_of(doc.answer)}
     if doc.chunk is not None:
         content["text/event-stream"] = {
-            "schema": _ref(doc.chunk),
+            "schema": _event(doc.chunk),
             "example": 'data: {"id": ...}\n\ndata: [DONE]\n\n',
         }
         whole["description"] = (
@@ -187,6 +187,12 @@ def _header(kind: str, text: str) -> dict[str, Any]:
 
 def _ref(record: type) -> dict[str, Any]:
     return {"$ref": REFS.format(record.__name__)}
+
+
+def _event(record: type) -> dict[str, Any]:
+    """One event of a stream, as tools for OpenAPI see them."""
+    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": _ref(record)}
+    return {"type": "object", "properties": {"data": data}, "required": ["data"]}
 
 
 def _schema_of(answer: Any) -> dict[str, Any]:
