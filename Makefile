@@ -20,7 +20,7 @@ SANITIZED := LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-
 CROSS := aarch64-linux-gnu
 QEMU := qemu-aarch64-static
 
-.PHONY: install serve test check bench models native sanitize arm64 clean
+.PHONY: install serve test check bench models native sanitize arm64 hostile clients clean
 
 install: $(VENV)/.tests  ## .venv with headrace, its default model and all the tests need
 
@@ -75,6 +75,26 @@ arm64: $(VENV)/.cmake  ## the kernels compiled for arm64 and run in an emulator
 	$(BIN)/ctest --test-dir build/arm64 --output-on-failure; \
 	: its products use the fused instruction of the vector units; \
 	test $$($(CROSS)-objdump -d build/arm64/test_kernels | grep -c 'fmla.*\.4s') -gt 1000
+
+# Schemathesis stays out of the environment that the other tests run in.
+hostile: $(VENV)/.tests build/hostile/.ready  ## strangers' requests, against a real server: about 20 minutes
+	$(BIN)/python tests/hostile/schemas.py --schemathesis build/hostile/bin/schemathesis
+	$(BIN)/python tests/hostile/streams.py
+	$(BIN)/python tests/hostile/fuzz.py
+
+build/hostile/.ready:
+	$(PYTHON) -m venv build/hostile
+	build/hostile/bin/pip install --quiet --disable-pip-version-check schemathesis
+	touch $@
+
+clients: $(VENV)/.tests  ## a conversation with each client package in its newest version (the net; node too)
+	test -d build/clients || $(PYTHON) -m venv build/clients
+	build/clients/bin/pip install --quiet --disable-pip-version-check --upgrade \
+		openai langchain-openai litellm instructor openai-agents
+	mkdir -p build/clients-node
+	cd build/clients-node && { test -f package.json || echo '{"private": true}' > package.json; } && \
+		npm install --silent --no-fund --no-audit openai ai @ai-sdk/openai-compatible zod
+	$(BIN)/python tests/clients/run.py --python build/clients/bin/python --node build/clients-node
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

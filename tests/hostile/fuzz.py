@@ -22,6 +22,7 @@ from tests.hostile.mutations import malformed
 from tests.hostile.server import Victim, victim
 
 PATIENCE = 20.0
+MAX_ANSWER = 1 << 26
 QUIET = 1.0
 """Seconds after which the client says that nothing more will come: the request was not whole."""
 
@@ -51,7 +52,7 @@ class Attack:
 
     async def _send(self, number: int) -> None:
         data = malformed(number)
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._port, limit=MAX_ANSWER)
         try:
             writer.write(data)
             await writer.drain()
