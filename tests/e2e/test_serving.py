@@ -88,6 +88,29 @@ def test_several_answers_to_several_prompts_are_indexed(client: openai.OpenAI, m
     assert len({choice.text for choice in answer.choices}) > 1
 
 
+def test_beam_search_finds_what_a_plain_one_finds(server: Server) -> None:
+    """The rules once more, with one request per beam and step."""
+    width, steps, url = 3, 4, f"{server.url}/v1/completions"
+    start = httpx.post(f"{server.url}/tokenize", json={"prompt": "Once"}).json()["tokens"]
+    beams: list[tuple[float, list[int]]] = [(0.0, [])]
+    for _ in range(steps):
+        grown: list[tuple[float, list[int]]] = []
+        for total, ids in beams:
+            body = {"prompt": start + ids, "max_tokens": 1, "logprobs": 2 * width,
+                    "temperature": 0, "return_tokens_as_token_ids": True}  # fmt: skip
+            answer = httpx.post(url, json=body, timeout=60).json()
+            [top] = answer["choices"][0]["logprobs"]["top_logprobs"]
+            grown += [(total + p, [*ids, int(name[9:])]) for name, p in top.items()]
+        beams = sorted(grown, key=lambda beam: -beam[0])[:width]
+    body = {"prompt": "Once", "use_beam_search": True, "n": width, "max_tokens": steps,
+            "temperature": 0, "return_token_ids": True, "logprobs": 0}  # fmt: skip
+    answer = httpx.post(url, json=body, timeout=60).json()
+    assert [choice["token_ids"] for choice in answer["choices"]] == [ids for _, ids in beams]
+    for choice, (total, _) in zip(answer["choices"], beams, strict=True):
+        assert sum(choice["logprobs"]["token_logprobs"]) == pytest.approx(total)
+        assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
+
+
 def test_curl_gets_an_answer_and_an_event_stream(server: Server) -> None:
     body = json.dumps({"messages": QUESTION, "max_tokens": 8, "temperature": 0, "stream": True})
     done = subprocess.run(
