@@ -50,7 +50,7 @@ class Attack:
 
         await asyncio.gather(*(work() for _ in range(width)))
 
-    async def _send(self, number: int) -> None:
+    async def _send(self, number: int, *, is_again: bool = False) -> None:
         data = malformed(number)
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port, limit=MAX_ANSWER)
         try:
@@ -60,7 +60,10 @@ class Attack:
         except (ConnectionError, asyncio.IncompleteReadError):
             self._note(number, "closed", b"")
         except TimeoutError:
-            self._note(number, "hang", b"")
+            if is_again:
+                self._note(number, "hang", b"")
+            else:  # the whole machine may have stood still
+                await self._send(number, is_again=True)
         finally:
             writer.close()
 
@@ -78,7 +81,10 @@ class Attack:
         status = head.split(b" ", 2)[1].decode()
         if status == "100":
             return await self._answer(reader, writer)
-        return status, await self._body(head.lower(), reader)
+        head = head.lower()
+        if status == "503" and b"retry-after: " in head:
+            status = "503 with Retry-After"  # a time limit of the request itself was over
+        return status, await self._body(head, reader)
 
     async def _body(self, head: bytes, reader: asyncio.StreamReader) -> bytes:
         async with asyncio.timeout(PATIENCE):
@@ -91,7 +97,7 @@ class Attack:
 
     def _note(self, number: int, status: str, body: bytes) -> None:
         self.answers[status] += 1
-        if status == "hang" or status.startswith("5"):
+        if status == "hang" or (status.startswith("5") and "Retry" not in status):
             self.faults.append((number, f"{status} {body[:300]!r}"))
         elif status.startswith("4") and body:
             try:

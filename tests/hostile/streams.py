@@ -147,7 +147,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--growth", type=float, default=16.0, help="megabytes that are no growth")
     options = parser.parse_args()
-    with victim("--max-model-len", "1024", "--max-num-seqs", "256") as server:
+    # A small cache: pages of it count as memory once they are used, and all are used at once.
+    cache = ("--kv-cache-memory-bytes", "256M")
+    with victim("--max-model-len", "1024", "--max-num-seqs", "256", *cache) as server:
         load, sizes = asyncio.run(attack(server, options))
         left = server.wait_until_idle()
         problems = load.faults[:20]
