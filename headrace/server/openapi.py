@@ -191,7 +191,9 @@ def _ref(record: type) -> dict[str, Any]:
 
 def _event(record: type) -> dict[str, Any]:
     """One event of a stream, as tools for OpenAPI see them."""
-    data = {"type": "string", "contentMediaType": "application/json", "contentSchema": _ref(record)}
+    content = {"anyOf": [_ref(record), _ref(ErrorBody)]}
+    chunk = {"type": "string", "contentMediaType": "application/json", "contentSchema": content}
+    data = {"anyOf": [{"const": "[DONE]"}, chunk]}
     return {"type": "object", "properties": {"data": data}, "required": ["data"]}
 
 

@@ -81,7 +81,9 @@ async def test_answers_are_as_described(
     kind = answer.headers["content-type"].partition(";")[0]
     schema = told["content"][kind]["schema"]
     if kind == "text/event-stream":
-        schema = schema["properties"]["data"]["contentSchema"]
+        end, chunk = schema["properties"]["data"]["anyOf"]
+        assert (end["const"], frames_of(answer.text)[-1]) == ("[DONE]", "[DONE]")
+        schema = chunk["contentSchema"]["anyOf"][0]
     schema = {**schema, "components": document["components"]}
     if kind == "text/plain":
         return
