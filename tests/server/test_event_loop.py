@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -69,17 +70,17 @@ async def test_others_are_answered_while_a_prompt_is_rendered(
 
 
 class Stalls:
-    """The longest time that the event loop did not come round, in seconds."""
+    """The longest that the event loop worked without coming round: seconds of its own thread, which
+    stand still while the machine is busy with something else."""
 
     def __init__(self) -> None:
         self.longest = 0.0
 
     async def watch(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
-            before = loop.time()
+            before = time.thread_time()
             await asyncio.sleep(0.001)
-            self.longest = max(self.longest, loop.time() - before)
+            self.longest = max(self.longest, time.thread_time() - before)
 
 
 @pytest.fixture
@@ -123,5 +124,4 @@ async def test_large_requests_never_stop_the_event_loop_for_long(
         watching.cancel()
     if answer.status_code != 200:
         check_error(answer, 400)
-    # Threads of Python take turns of 5 ms; what is done on the loop itself would be seconds.
-    assert stalls.longest < 1.5
+    assert stalls.longest < 0.5
