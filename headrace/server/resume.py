@@ -20,7 +20,7 @@ from headrace.errors import ValidationError
 from headrace.server.errors import NotFoundError
 from headrace.server.live import LiveRequests, unless_disconnected
 from headrace.server.settings import ServerSettings
-from headrace.server.sse import DONE, EVENT_HEADERS, FrameMaker, failure_frames
+from headrace.server.sse import DONE, EVENT_HEADERS, KEEP_ALIVE, FrameMaker, failure_frames
 
 EVENT_ID_HEADER = "Last-Event-ID"
 
@@ -33,7 +33,7 @@ class Replay:
 
     Args:
         owner: the name of the key it belongs to.
-        live, cut, frames: as for EventStream.
+        live, cut, frames, keep_alive: as for EventStream.
     """
 
     def __init__(
@@ -44,7 +44,9 @@ class Replay:
         cut: asyncio.Future[None],
         frames: FrameMaker,
         size: int,
+        keep_alive: float = 0,
     ) -> None:
+        self._keep_alive = keep_alive
         self.token = token
         self.owner = owner
         self.is_done = False
@@ -108,7 +110,11 @@ class Replay:
             elif self.is_done:
                 return
             else:
-                await changed.wait()
+                try:
+                    async with asyncio.timeout(self._keep_alive / 2 or None):
+                        await changed.wait()
+                except TimeoutError:
+                    yield KEEP_ALIVE  # without a number: it is no event
 
     def _note_read(self, position: int) -> None:
         """Events up to this one were read; of those, forget the oldest."""
@@ -177,7 +183,9 @@ class ResumableStreams:
     ) -> Response:
         """Begin a stream; the answer that reads it."""
         token = secrets.token_urlsafe(12)
-        replay = Replay(token, owner, live, cut, frames, self._settings.stream_resume_size)
+        settings = self._settings
+        size, keep_alive = settings.stream_resume_size, settings.sse_keep_alive_interval
+        replay = Replay(token, owner, live, cut, frames, size, keep_alive)
         self._replays[token] = replay
         self._tasks[token] = asyncio.create_task(replay.make())
         self._expire_later(replay)  # should nobody come to read

@@ -66,6 +66,20 @@ async def test_whole_stream_has_numbered_events(client: httpx.AsyncClient) -> No
     assert "id: " not in plain.text
 
 
+async def test_silent_stream_is_kept_alive_by_comments_that_are_no_events(
+    engine: FakeEngine, client_of: ClientOf
+) -> None:
+    engine.gate.clear()
+    client = client_of(engine, sse_keep_alive_interval=0.04)
+    asking = asyncio.create_task(client.post(URL, json=BODY))
+    await asyncio.sleep(0.2)
+    engine.gate.set()
+    text = (await asking).text
+    assert text.count(": keep-alive\n\n") >= 2
+    events = events_of(text.replace(": keep-alive\n\n", ""))
+    assert text_of(events) == "Hello"
+
+
 async def test_resumed_after_each_event_the_rest_comes_once(client: httpx.AsyncClient) -> None:
     events = events_of((await client.post(URL, json=BODY)).text)
     stem = events[0][0].split(":")[0]
