@@ -1,5 +1,6 @@
 #include "home.h"
 
+#include <algorithm>
 #include <stdexcept>
 
 #include "cpu.h"
@@ -72,6 +73,14 @@ std::vector<PanelRef> Home::pack(const StoredMatrix& matrix, int first_column, b
   return panels;
 }
 
+void Home::choose_products(Linear& linear) const {
+  if (linear.int8 || !int8_kernels_.multiplies_blocks) return;
+  const bool all = std::all_of(
+      linear.panels.begin(), linear.panels.end(),
+      [&](const PanelRef& panel) { return int8_kernels_.multiplies_blocks(panel.format); });
+  if (all) linear.blocks = &int8_kernels_;
+}
+
 std::shared_ptr<Linear> Home::prepare_linear(const std::vector<StoredMatrix>& parts, bool int8) {
   if (parts.empty()) throw std::invalid_argument("prepare_linear: no parts");
   const std::shared_ptr<Linear> linear = make_linear(parts[0].depth, int8);
@@ -84,6 +93,7 @@ std::shared_ptr<Linear> Home::prepare_linear(const std::vector<StoredMatrix>& pa
     linear->panels.insert(linear->panels.end(), panels.begin(), panels.end());
     linear->width += part.rows;
   }
+  choose_products(*linear);
   return linear;
 }
 
@@ -100,6 +110,7 @@ std::shared_ptr<Linear> Home::prepare_gated(const StoredMatrix& gate, const Stor
     linear->panels.push_back(gates[p]);
     linear->panels.push_back(ups[p]);
   }
+  choose_products(*linear);
   return linear;
 }
 

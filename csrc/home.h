@@ -15,7 +15,8 @@
 namespace headrace {
 
 // A matrix [width, depth] in panels; a gated one holds each gate panel beside its up panel. With
-// `int8` kernels all panels are Format::Int8, else none.
+// `int8` kernels all panels are Format::Int8, else none; with `blocks` all are stored in blocks and
+// multiplied as integers by those.
 struct Linear {
   std::shared_ptr<Arena> memory;
   std::vector<PanelRef> panels;
@@ -23,6 +24,7 @@ struct Linear {
   int width = 0;
   bool gated = false;
   const Int8Kernels* int8 = nullptr;
+  const Int8Kernels* blocks = nullptr;
 };
 
 // An embedding table [rows, width], left where it is stored. `owner` keeps those bytes alive.
@@ -74,6 +76,8 @@ class Home {
  private:
   std::shared_ptr<Linear> make_linear(int depth, bool int8) const;
   std::vector<PanelRef> pack(const StoredMatrix& matrix, int first_column, bool int8);
+  // Choose integer products for a finished matrix, if there are such for all of its panels.
+  void choose_products(Linear& linear) const;
 
   const Kernels& kernels_;
   const Int8Kernels& int8_kernels_;

@@ -2,9 +2,10 @@
 
 #include <cmath>
 
+#include "block_linear.h"
 #include "formats.h"
-#include "frame.h"
 #include "int8_linear.h"
+#include "product_tasks.h"
 
 namespace headrace {
 namespace {
@@ -13,21 +14,8 @@ namespace {
 constexpr std::size_t kRowCacheBytes = 192 * 1024;
 // Where there are tiles, the second cache is four times as large.
 constexpr std::size_t kTileRowCacheBytes = 4 * kRowCacheBytes;
-// Rows always done in one go: splitting them would read the weights twice from memory.
-constexpr int kRowsTogether = 64;
-
 const float* or_null(const std::vector<float>& values) {
   return values.empty() ? nullptr : values.data();
-}
-
-int row_chunk(const Kernels& kernels, int num_rows, int depth) {
-  if (num_rows <= kRowsTogether) return num_rows;
-  const std::size_t row_bytes = static_cast<std::size_t>(depth) * (kernels.needs_bf16 ? 2 : 4);
-  const std::size_t cache = kernels.needs_bf16 ? kTileRowCacheBytes : kRowCacheBytes;
-  const int block = kernels.row_block;
-  const int fit = std::clamp(static_cast<int>(cache / row_bytes), 4 * block, 20 * block);
-  const int chunks = (num_rows + fit - 1) / fit;
-  return ((num_rows + chunks - 1) / chunks + block - 1) / block * block;
 }
 
 }  // namespace
@@ -71,7 +59,7 @@ void AddOp::run(Frame& frame) const {
 }
 
 bool LinearOp::converts_rows(const Kernels& kernels) const {
-  if (weight_->int8) return true;
+  if (weight_->int8 || weight_->blocks) return true;
   // Weights finer than bfloat16 stay off the tiles and need the rows as they are.
   return kernels.needs_bf16 &&
          std::none_of(weight_->panels.begin(), weight_->panels.end(), [](const PanelRef& panel) {
@@ -99,9 +87,12 @@ void LinearOp::run(Frame& frame) const {
   LinearArgs args{x.data,          x.stride,      nullptr,         0,
                   depth,           weight_->panels.data(), activation_, or_null(bias_),
                   residual.data,   residual.stride, y.data,        y.stride};
+  const int num_panels = static_cast<int>(weight_->panels.size());
   if (weight_->int8) {
-    return run_int8_linear(frame, *weight_->int8, input_rows(frame), args,
-                           static_cast<int>(weight_->panels.size()));
+    return run_int8_linear(frame, *weight_->int8, input_rows(frame), args, num_panels);
+  }
+  if (weight_->blocks) {
+    return run_block_linear(frame, *weight_->blocks, input_rows(frame), args, num_panels);
   }
   if (kernels.needs_bf16) {
     // Whole blocks, of 64 bytes each, and an odd number of them, so that the rows of a tile lie in
@@ -120,36 +111,20 @@ void LinearOp::run(Frame& frame) const {
     args.x_bf16_stride = stride;
   }
 
-  // Four panels go well together (two gated pairs).
-  constexpr int kTogether = 4;
-  const int panels = static_cast<int>(weight_->panels.size());
-  const int chunk = row_chunk(kernels, num_rows, depth);
-  const int row_tasks = (num_rows + chunk - 1) / chunk;
-  const std::size_t cost = static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(depth) *
-                           static_cast<std::size_t>(panels);
+  ProductShape shape{};
+  shape.num_rows = num_rows;
+  shape.num_panels = num_panels;
+  shape.panels_together = 4;  // two gated pairs
+  shape.row_bytes = static_cast<std::size_t>(depth) * (kernels.needs_bf16 ? 2 : 4);
+  shape.row_cache = kernels.needs_bf16 ? kTileRowCacheBytes : kRowCacheBytes;
+  shape.row_multiple = kernels.row_block;
+  shape.max_multiples = 20;
   // Each of these is sixteen multiply-adds, about four times what `kWorthSharing` counts.
-  const int threads = 4 * cost < kWorthSharing ? 1 : frame.num_threads;
-  const std::size_t scratch = kernels.linear_scratch(depth, chunk);
-  const auto multiply = [&](int row, int panel_begin, int panel_end) {
-    kernels.linear(args, row, std::min(num_rows, row + chunk), panel_begin, panel_end,
-                   thread_scratch(scratch));
-  };
-  if (row_tasks == 1) {
-    parallel_spans(threads, panels, kTogether,
-                   [&](int begin, int end) { multiply(0, begin, end); });
-    return;
-  }
-  // Enough tasks that threads end together.
-  const int groups = (panels + kTogether - 1) / kTogether;
-  const int wanted = threads == 1 ? 1 : std::max(1, 8 * threads / row_tasks);
-  const int panel_tasks = std::min(groups, wanted);
-  parallel(threads, row_tasks * panel_tasks, [&](int task) {
-    const int row = task / panel_tasks * chunk, part = task % panel_tasks;
-    const auto bound = [&](int p) {
-      return std::min(panels, kTogether * static_cast<int>(static_cast<std::int64_t>(groups) * p /
-                                                           panel_tasks));
-    };
-    multiply(row, bound(part), bound(part + 1));
+  shape.cost = 4 * static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(depth) *
+               static_cast<std::size_t>(num_panels);
+  const std::size_t scratch = kernels.linear_scratch(depth, rows_of_a_task(shape));
+  for_product_tasks(frame, shape, [&](int row_begin, int row_end, int begin, int end) {
+    kernels.linear(args, row_begin, row_end, begin, end, thread_scratch(scratch));
   });
 }
 

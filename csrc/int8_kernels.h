@@ -1,9 +1,14 @@
-// Products of int8 weights with int8 activations: the panels they read, and what the kernels of an
-// instruction set offer. Holds no inline code; see kernels.h.
+// Products in integers: what they read, and what the kernels of an instruction set offer. Holds no
+// inline code; see kernels.h.
 //
-// A row of weights w is round(w / scale) with scale = max |w| / 127, and so is a row of
-// activations, as it comes. Their products are summed in int32, which is exact, so every
-// instruction set gives the same bits.
+// Int8 weights, made at load: a row of weights w is round(w / scale) with scale = max |w| / 127,
+// and so is a row of activations, as it comes. Their products are summed in int32, which is exact,
+// so every instruction set gives the same bits.
+//
+// Weights stored in blocks are integers already, with a scale for each block. Activations become
+// integers of 16 bits with a scale for each 32 of them, which loses as little as rounding sums in
+// float32 does (8 bits would show in the answers). Sums within a block are exact; blocks are added
+// in float32, in the order of k.
 #pragma once
 
 #include "kernels.h"
@@ -28,6 +33,21 @@ struct Int8Args {
   LinearArgs linear;  // all but its own x
 };
 
+// 32 neighbours of a row in 16 bits, as two bytes each: scale * (256 * high + low).
+struct InputBlock {
+  std::int8_t high[kBlockDepth];
+  std::int8_t low[kBlockDepth];
+  float scale;
+  float sum;              // of all, scaled
+  std::int32_t codes[2];  // sums of the first and the second half, not scaled
+};
+
+struct BlockArgs {
+  const InputBlock* x;
+  std::ptrdiff_t x_stride;
+  LinearArgs linear;  // all but its own x
+};
+
 struct Int8Kernels {
   const char* name;
   std::uint8_t x_flip;  // 0x80 where activations are unsigned, 128 added; else 0
@@ -36,6 +56,15 @@ struct Int8Kernels {
   void (*quantize_rows)(const float* x, std::ptrdiff_t x_stride, int width, std::uint8_t flip,
                         std::uint8_t* out, std::ptrdiff_t out_stride, float* scales, int num_rows);
   void (*linear)(const Int8Args&, int row_begin, int row_end, int panel_begin, int panel_end);
+
+  // Whether weights stored so are multiplied as integers; null with the next three where none are.
+  bool (*multiplies_blocks)(Format);
+  void (*block_linear)(const BlockArgs&, int row_begin, int row_end, int panel_begin,
+                       int panel_end, void* scratch);
+  std::size_t (*block_scratch)(int num_rows);
+  // A block with a NaN or an infinity has a scale that is one.
+  void (*quantize_blocks)(const float* x, std::ptrdiff_t x_stride, int width, InputBlock* out,
+                          std::ptrdiff_t out_stride, int num_rows);
 };
 
 extern const Int8Kernels kInt8Portable;

@@ -58,27 +58,24 @@ void pack_headers(Format format, const StoredBlock& block, int b, int lane, std:
   }
 }
 
-// 32 codes of one lane in rows: bytes, or nibbles of two k.
-void pack_rows(const PanelLayout& layout, const std::uint8_t* codes, int lane,
-               std::uint8_t* quants) {
-  const bool bytes = layout.quant_bytes == kBlockDepth * kPanelWidth;
-  for (int k = 0; k < kBlockDepth; k += bytes ? 1 : 2) {
-    const int code = bytes ? codes[k] : codes[k] | codes[k + 1] << 4;
-    quants[(bytes ? k : k / 2) * kPanelWidth + lane] = static_cast<std::uint8_t>(code);
-  }
-}
-
-// 32 codes of one lane in words of four bytes: nibbles of eight k, and their high bits apart.
+// 32 codes of one lane in words of four bytes: bytes of four k, or nibbles of eight and their high
+// bits apart.
 void pack_words(const PanelLayout& layout, const std::uint8_t* codes, int lane,
                 std::uint8_t* quants) {
   const auto place = [lane](std::uint8_t* rows, int word, int byte) -> std::uint8_t& {
     return rows[(word * kPanelWidth + lane) * 4 + byte];
   };
+  const bool bytes = layout.quant_bytes == kBlockDepth * kPanelWidth;
   const int bits = layout.high_bytes * 8 / (kBlockDepth * kPanelWidth);  // high ones of a code
   for (int k = 0; k < kBlockDepth; ++k) {
     const int quad = k / 4, byte = k % 4;
+    if (bytes) {
+      place(quants, quad, byte) = codes[k];
+      continue;
+    }
     const int low = codes[k] & 15, high = codes[k] >> 4;
     place(quants, quad / 2, byte) |= static_cast<std::uint8_t>(low << 4 * (quad % 2));
+    if (bits == 0) continue;
     place(quants + layout.quant_bytes, quad * bits / 8, byte) |=
         static_cast<std::uint8_t>(high << (4 + quad * bits) % 8);
   }
@@ -94,8 +91,7 @@ void pack_blocks(Format format, const std::uint8_t* row, int depth, int lane, st
     for (int b = 0; b < layout.group_blocks; ++b, header += layout.block_bytes()) {
       pack_headers(format, block, b, lane, out, header);
       const std::uint8_t* codes = block.codes + b * kBlockDepth;
-      const auto pack = layout.high_bytes ? pack_words : pack_rows;
-      pack(layout, codes, lane, header + layout.block_header);
+      pack_words(layout, codes, lane, header + layout.block_header);
     }
     out += layout.group_bytes();
   }

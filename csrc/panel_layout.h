@@ -4,14 +4,13 @@
 //   block = [block header] [quants] [high bits]
 //
 // Headers hold one value per output lane. F32 and F16 quants are [32][16]; BF16 ones are
-// [16][16][2], neighbouring k side by side (also the tile layout of AMX). Q8 quants are [32][16]
-// bytes; 4-bit quants are [16][16] bytes, k = 2j in the low nibble of row j and 2j + 1 in the high
-// one.
+// [16][16][2], neighbouring k side by side (also the tile layout of AMX).
 //
-// Formats with high bits have 32-bit words per lane instead, so that these are put above the
-// nibbles of four k at once. A word of nibbles holds eight k: byte i has k = i low, k = i + 4 high.
-// A word of high bits has those of k = i, i + 4, .. in byte i too, from bit 4 on and then round:
-// one bit each for 5-bit formats, two each for Q6_K (one word for 16 k).
+// Quants of the other formats are 32-bit words per lane with neighbouring k in the bytes, which is
+// what dot-product instructions read. A word of Q8_0 holds four k. One of nibbles holds eight: byte
+// i has k = i low, k = i + 4 high. Bits beyond a nibble are words too, so that those of four k are
+// put above their nibbles at once: byte i has those of k = i, i + 4, .. from bit 4 on and then
+// round, one bit each for 5-bit formats, two each for Q6_K (one word for 16 k).
 #pragma once
 
 #include "kernels.h"

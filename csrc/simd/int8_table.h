@@ -5,6 +5,8 @@
 #include "simd/int8.h"
 #if HEADRACE_AMX
 #include "simd/int8_tiles.h"
+#elif HEADRACE_LANES >= 8
+#include "simd/block_products.h"
 #endif
 
 namespace headrace {
@@ -17,6 +19,12 @@ extern const Int8Kernels HEADRACE_TABLE = {
     int8_linear_tiles,
 #else
     int8_linear,
+#endif
+#if HEADRACE_AMX || HEADRACE_LANES < 8
+    // Tiles of bfloat16 do more in a cycle; and without instructions for it integers do less.
+    nullptr, nullptr, nullptr, nullptr,
+#else
+    multiplies_blocks, block_linear, block_scratch, quantize_blocks,
 #endif
 };
 

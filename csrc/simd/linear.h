@@ -26,7 +26,7 @@ constexpr int fused_beside(Format f, int rows) {
 }
 
 // Rows of one pass over weights unpacked in registers: as many as leave registers for it.
-constexpr int fused_rows(Format f) { return has_words(f) ? 3 : has_blocks(f) ? 4 : kFewRows; }
+constexpr int fused_rows(Format f) { return has_blocks(f) ? 3 : kFewRows; }
 
 // Rows up to which such passes, a few rows each, beat unpacking to memory once for larger tiles.
 // Floats cost little to unpack, and those of 32 bits nothing.
@@ -101,24 +101,29 @@ void fused_product(const std::uint8_t* const* panels, const float* x, std::ptrdi
   }
 }
 
-using FusedProduct = void (*)(const std::uint8_t* const*, const float*, std::ptrdiff_t, int,
-                              float*);
+// c[m][p * 16 ..] = x[m] @ panel p for 1, 2, .. rows of x, whose elements are X.
+template <typename X, int Rows>
+struct FusedProducts {
+  using Product = void (*)(const std::uint8_t* const* panels, const X* x, std::ptrdiff_t x_stride,
+                           int depth, float* c);
+  int beside[Rows];
+  Product several[Rows];  // for that many panels
+  Product single[Rows];
+};
 
 struct FormatKernels {
   void (*unpack)(const std::uint8_t*, int, int, float*);
   int rows_in_passes;
-  int beside[kFewRows];
-  FusedProduct several[kFewRows];  // that many panels
-  FusedProduct single[kFewRows];
+  FusedProducts<float, kFewRows> fused;
 };
 
 template <Format F, std::size_t... Rows>
 constexpr FormatKernels kernels_of(std::index_sequence<Rows...>) {
   return {unpack_panel<F>,
           rows_in_passes(F),
-          {fused_beside(F, Rows + 1)...},
-          {fused_product<F, Rows + 1, fused_beside(F, Rows + 1)>...},
-          {fused_product<F, Rows + 1, 1>...}};
+          {{fused_beside(F, Rows + 1)...},
+           {fused_product<F, Rows + 1, fused_beside(F, Rows + 1)>...},
+           {fused_product<F, Rows + 1, 1>...}}};
 }
 
 template <Format F>
@@ -171,15 +176,16 @@ inline void finish(const LinearArgs& a, int row_begin, int num_rows, const Panel
   }
 }
 
-// At most kFewRows rows.
-inline void linear_few_rows(const LinearArgs& a, int row_begin, int num_rows, int panel_begin,
-                            int panel_end, float* sums) {
-  const float* x = a.x + row_begin * a.x_stride;
+// As few rows as there are fused products for; `products(format)` are those, x is the first row.
+template <typename X, typename Products>
+void linear_few_rows(const LinearArgs& a, const X* x, std::ptrdiff_t x_stride, int row_begin,
+                     int num_rows, int panel_begin, int panel_end, float* sums,
+                     Products&& products) {
   for (int begin = panel_begin; begin < panel_end; begin += kMaxBeside) {
     const int count = panel_end - begin < kMaxBeside ? panel_end - begin : kMaxBeside;
     const PanelRef* panels = a.panels + begin;
     for (int p = 0; p < count;) {
-      const FormatKernels& kernels = format_kernels(panels[p].format);
+      const auto& kernels = products(panels[p].format);
       const int beside = kernels.beside[num_rows - 1];
       const std::uint8_t* data[kMaxBeside];
       int same = 0;
@@ -189,10 +195,10 @@ inline void linear_few_rows(const LinearArgs& a, int row_begin, int num_rows, in
       }
       float* c = sums + p * kPanelWidth;
       if (same == beside) {
-        kernels.several[num_rows - 1](data, x, a.x_stride, a.depth, c);
+        kernels.several[num_rows - 1](data, x, x_stride, a.depth, c);
         p += beside;
       } else {
-        kernels.single[num_rows - 1](data, x, a.x_stride, a.depth, c);
+        kernels.single[num_rows - 1](data, x, x_stride, a.depth, c);
         p += 1;
       }
     }
@@ -251,7 +257,8 @@ inline void linear(const LinearArgs& a, int row_begin, int row_end, int panel_be
       // One more rather than one left alone.
       const int left = row_end - row;
       const int rows = left <= kFewRows ? left : kFewRows - 1;
-      linear_few_rows(a, row, rows, begin, end, memory);
+      linear_few_rows(a, a.x + row * a.x_stride, a.x_stride, row, rows, begin, end, memory,
+                      [](Format f) -> const auto& { return format_kernels(f).fused; });
       row += rows;
     }
   }

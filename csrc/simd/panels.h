@@ -1,5 +1,5 @@
-// Reads the weights of a packed panel, two or four k at a time, as float32 in lanes. The only
-// place that turns quants into values, so every kernel sees the same ones.
+// Reads the weights of a packed panel, two or four k at a time: float32 in lanes, or the quants of
+// four k in the bytes of each lane. The only place that knows them, so every kernel sees the same.
 #pragma once
 
 #include "panel_layout.h"
@@ -15,8 +15,6 @@ constexpr bool has_blocks(Format f) {
 constexpr bool has_fifth_bit(Format f) {
   return f == Format::Q5_0 || f == Format::Q5_1 || f == Format::Q5_K;
 }
-// Whether quants are words of four k, one in each byte, the bits beyond a nibble elsewhere.
-constexpr bool has_words(Format f) { return has_fifth_bit(f) || f == Format::Q6_K; }
 
 // weight = scale * quant + offset, rounded once; the product alone is exact in float32 for every
 // format, so this equals the unfused form.
@@ -26,8 +24,8 @@ struct PanelReader {
   static constexpr int kBlockBytes = kLayout.block_bytes();
   static constexpr int kGroupBytes = kLayout.group_bytes();
   // k opened together, and k gone through between two calls of begin_span.
-  static constexpr int kUnit = has_words(F) ? 4 : 2;
-  static constexpr int kSpan = has_words(F) ? kBlockDepth / 2 : kBlockDepth;
+  static constexpr int kUnit = has_blocks(F) ? 4 : 2;
+  static constexpr int kSpan = has_blocks(F) ? kBlockDepth / 2 : kBlockDepth;
   static constexpr int kSpans = kBlockDepth / kSpan;
 
   const std::uint8_t* panel = nullptr;
@@ -70,7 +68,11 @@ struct PanelReader {
   // Go to unit `u` of the span.
   void open(int u) {
     opened = u;
-    if constexpr (has_words(F)) {
+    if constexpr (F == Format::Q8_0) {
+      for (int v = 0; v < kVecs; ++v) {
+        word[v] = load_as<vu>(quants + 4 * (u * kPanelWidth + v * kLanes));
+      }
+    } else if constexpr (has_blocks(F)) {
       for (int v = 0; v < kVecs; ++v) {
         const vu nibbles = load_as<vu>(quants + 4 * (u / 2 * kPanelWidth + v * kLanes));
         word[v] = with_high(u % 2 ? nibbles >> 4 : nibbles, u, v);
@@ -89,14 +91,12 @@ struct PanelReader {
       const vu both = load_as<vu>(quants + 4 * (row / 2 * kPanelWidth + lane));
       return as_float(row % 2 ? both & 0xffff0000u : both << 16);
     } else if constexpr (F == Format::Q8_0) {
-      return scale[v] * to_float(load_i8(quants + row * kPanelWidth + lane));
-    } else if constexpr (has_words(F)) {
+      const vi top = reinterpret_cast<vi>(i < kUnit - 1 ? word[v] << (24 - 8 * i) : word[v]);
+      return scale[v] * to_float(top >> 24);
+    } else {
       vu quant = i ? word[v] >> (8 * i) : word[v];
       if (i < kUnit - 1) quant &= 255;
       return fma(scale[v], to_float(reinterpret_cast<vi>(quant)), offset[v]);
-    } else {
-      const vi both = load_u8(quants + row / 2 * kPanelWidth + lane);
-      return fma(scale[v], to_float(row % 2 ? both >> 4 : both & 15), offset[v]);
     }
   }
 
@@ -129,7 +129,7 @@ struct PanelReader {
       const vu bits = u < 2 ? high[v] >> (2 * u) : high[v] << (8 - 2 * u);
       return (low & 0x0f0f0f0fu) | (bits & 0x30303030u);
     } else {
-      return low;
+      return low & 0x0f0f0f0fu;
     }
   }
 };
@@ -147,7 +147,7 @@ inline void go_to_span(PanelReader<F>& reader, int span) {
 template <Format F, typename Body>
 inline void for_units(Body&& body) {
   constexpr int kUnits = PanelReader<F>::kSpan / PanelReader<F>::kUnit;
-  if constexpr (has_words(F)) {
+  if constexpr (has_blocks(F)) {
 #pragma GCC unroll 4
     for (int u = 0; u < kUnits; ++u) body(u);
   } else {

@@ -1,0 +1,63 @@
+// How a matrix product is cut into tasks for threads.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "frame.h"
+
+namespace headrace {
+
+// Rows always done in one go: splitting them would read the weights twice from memory.
+constexpr int kRowsTogether = 64;
+
+struct ProductShape {
+  int num_rows;
+  int num_panels;
+  int panels_together;     // that go well together: gated pairs, tiles
+  std::size_t row_bytes;   // of activations
+  std::size_t row_cache;   // bytes of them that stay in a core's second cache as panels pass by
+  int row_multiple;        // rows of whole register blocks or tiles
+  int max_multiples;       // of those in a task
+  std::size_t cost;        // in the measure of kWorthSharing
+};
+
+// Rows of a task: as many as stay in the cache, in about equal chunks.
+inline int rows_of_a_task(const ProductShape& shape) {
+  if (shape.num_rows <= kRowsTogether) return shape.num_rows;
+  const int multiple = shape.row_multiple;
+  const int fit = std::clamp(static_cast<int>(shape.row_cache / shape.row_bytes),
+                             kRowsTogether / multiple * multiple, shape.max_multiples * multiple);
+  const int chunks = (shape.num_rows + fit - 1) / fit;
+  return ((shape.num_rows + chunks - 1) / chunks + multiple - 1) / multiple * multiple;
+}
+
+// multiply(row_begin, row_end, panel_begin, panel_end) over all rows and panels. Rows are cut at
+// multiples of rows_of_a_task alone.
+template <typename Multiply>
+void for_product_tasks(const Frame& frame, const ProductShape& shape, Multiply&& multiply) {
+  const int num_rows = shape.num_rows, num_panels = shape.num_panels;
+  const int unit = shape.panels_together;
+  const int chunk = rows_of_a_task(shape);
+  const int row_tasks = (num_rows + chunk - 1) / chunk;
+  const int threads = shape.cost < kWorthSharing ? 1 : frame.num_threads;
+  if (row_tasks == 1) {
+    parallel_spans(threads, num_panels, unit,
+                   [&](int begin, int end) { multiply(0, num_rows, begin, end); });
+    return;
+  }
+  // Enough tasks that threads end together.
+  const int groups = (num_panels + unit - 1) / unit;
+  const int wanted = threads == 1 ? 1 : std::max(1, 8 * threads / row_tasks);
+  const int panel_tasks = std::min(groups, wanted);
+  parallel(threads, row_tasks * panel_tasks, [&](int task) {
+    const int row = task / panel_tasks * chunk, part = task % panel_tasks;
+    const auto bound = [&](int p) {
+      return std::min(num_panels, unit * static_cast<int>(static_cast<std::int64_t>(groups) * p /
+                                                          panel_tasks));
+    };
+    multiply(row, std::min(num_rows, row + chunk), bound(part), bound(part + 1));
+  });
+}
+
+}  // namespace headrace

@@ -1,0 +1,470 @@
+// Products of weights stored in blocks with activations of 16 bits; see int8_kernels.h.
+//
+// Codes of four k are the bytes of a lane, and the two bytes of four activations are broadcast to
+// all lanes: two instructions for bytes make a product of 16 bits. Few rows: codes are unpacked in
+// registers, so that each is read once. More rows: a stretch of a panel is unpacked to cache and
+// used for all of them.
+#pragma once
+
+#include "simd/int8.h"
+
+namespace headrace {
+namespace {
+
+constexpr int kWords = kBlockDepth / 4;         // of a block, in a lane
+constexpr int kFewBlockRows = kLanes == 16 ? 4 : 2;
+// Rows up to which passes of so few, over panels in the first cache, beat unpacking to cache.
+constexpr int kPassRows = kLanes == 16 ? 8 : 3;
+// The largest tile over unpacked codes.
+constexpr int kBlockTileRows = kLanes == 16 ? 6 : 4;
+constexpr int kBlockTilePanels = kLanes == 16 ? 2 : 1;
+constexpr int kBlockStretch = 8;                // blocks unpacked at a time, whole groups
+
+// Plain AVX2 multiplies unsigned by signed bytes and adds two products in 16 bits, saturating.
+constexpr bool kPairSums = kLanes == 8 && !HEADRACE_INT8_UNSIGNED;
+
+// How codes of a format go into products.
+template <Format F>
+struct Codes {
+  static constexpr int kLargest =
+      F == Format::Q8_0 ? 255 : F == Format::Q6_K ? 63 : has_fifth_bit(F) ? 31 : 15;
+  // Words whose sums of pairs fit 16 bits.
+  static constexpr int kChain = kPairSums ? 32767 / (2 * 128 * kLargest) : kWords;
+  static constexpr bool kFits = kChain > 0;
+  // Scales in a block.
+  static constexpr int kParts = F == Format::Q6_K ? 2 : 1;
+  static constexpr int kPartWords = kWords / kParts;
+  // The code of weight zero; 0: weights have offsets of their own.
+  static constexpr int kZero = F == Format::Q8_0   ? 128
+                               : F == Format::Q6_K ? 32
+                               : F == Format::Q5_0 ? 16
+                               : F == Format::Q4_0 ? 8
+                                                   : 0;
+
+  static vi word(const PanelReader<F>& reader, int v) {
+    const vu word = reader.word[v];
+    return reinterpret_cast<vi>(F == Format::Q8_0 ? word ^ 0x80808080u : word);
+  }
+};
+
+// A running sum of products of codes and bytes of activations, word after word: `i` of `count`, the
+// first of a `fresh` sum forgets what was there. All three are known when this is compiled.
+template <int Chain>
+struct ByteSum {
+  vi total;
+  vi pairs;  // sums of pairs that were not added up yet
+
+  void add(vi codes, vi x, int i, int count, bool fresh) {
+#if HEADRACE_LANES == 8 && !HEADRACE_INT8_UNSIGNED
+    const __m256i product =
+        _mm256_maddubs_epi16(reinterpret_cast<__m256i>(codes), reinterpret_cast<__m256i>(x));
+    const __m256i sum = i % Chain == 0
+                            ? product
+                            : _mm256_add_epi16(reinterpret_cast<__m256i>(pairs), product);
+    pairs = reinterpret_cast<vi>(sum);
+    if (i % Chain == Chain - 1 || i == count - 1) {
+      const vi both = reinterpret_cast<vi>(_mm256_madd_epi16(sum, _mm256_set1_epi16(1)));
+      total = fresh && i < Chain ? both : total + both;
+    }
+#else
+    total = dot4(fresh && i == 0 ? vi{} : total, codes, x);
+    (void)count;
+#endif
+  }
+
+  // From a sum of high bytes to the beginning of one of both.
+  void shift() { total = reinterpret_cast<vi>(reinterpret_cast<vu>(total) << 8); }
+};
+
+// The sum of the codes of activations that meet one scale.
+template <int Parts>
+inline std::int32_t codes_of_part(const InputBlock& x, int part) {
+  return Parts == 1 ? x.codes[0] + x.codes[1] : x.codes[part];
+}
+
+inline vi broadcast_word(const std::int8_t* bytes, int word) {
+  return set1i(load_as<std::int32_t>(bytes + 4 * word));
+}
+
+// c[m][p * 16 ..] = x[m] @ panel p, for M rows and P panels of one format.
+template <Format F, int M, int P>
+void block_product(const std::uint8_t* const* panels, const InputBlock* x, std::ptrdiff_t x_stride,
+                   int depth, float* c) {
+  using C = Codes<F>;
+  using Sum = ByteSum<C::kChain>;
+  constexpr int kSpanWords = PanelReader<F>::kSpan / 4;
+  PanelReader<F> readers[P];
+  vf acc[M][P][kVecs] = {};
+  for (int p = 0; p < P; ++p) readers[p].panel = panels[p];
+  const int num_blocks = depth / kBlockDepth;
+  // The machine foresees a stream, but each panel is a new one, over before that helps much.
+  const std::ptrdiff_t ahead = P * static_cast<std::ptrdiff_t>(PanelReader<F>::kGroupBytes) *
+                               (num_blocks / PanelReader<F>::kLayout.group_blocks);
+  for (int block = 0; block < num_blocks; ++block, ++x) {
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p) {
+      readers[p].begin(block);
+      if (M == 1) readers[p].prefetch(ahead);
+    }
+#pragma GCC unroll 2
+    for (int part = 0; part < C::kParts; ++part) {
+      Sum high[M][P][kVecs], low[M][P][kVecs];
+#pragma GCC unroll 8
+      for (int i = 0; i < C::kPartWords; ++i) {
+        const int word = part * C::kPartWords + i;
+#pragma GCC unroll 4
+        for (int p = 0; p < P; ++p) {
+          if (word % kSpanWords == 0) readers[p].begin_span(word / kSpanWords);
+          readers[p].open(word % kSpanWords);
+        }
+#pragma GCC unroll 4
+        for (int m = 0; m < M; ++m) {
+          const InputBlock& xm = x[m * x_stride];
+          const vi xh = broadcast_word(xm.high, word), xl = broadcast_word(xm.low, word);
+#pragma GCC unroll 4
+          for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 2
+            for (int v = 0; v < kVecs; ++v) {
+              const vi codes = C::word(readers[p], v);
+              high[m][p][v].add(codes, xh, i, C::kPartWords, true);
+              low[m][p][v].add(codes, xl, i, C::kPartWords, true);
+            }
+          }
+        }
+      }
+#pragma GCC unroll 4
+      for (int m = 0; m < M; ++m) {
+        const InputBlock& xm = x[m * x_stride];
+        const vf scale = set1(xm.scale), sum = set1(xm.sum);
+        const vi zeros = set1i(C::kZero * codes_of_part<C::kParts>(xm, part));
+#pragma GCC unroll 4
+        for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 2
+          for (int v = 0; v < kVecs; ++v) {
+            vf& a = acc[m][p][v];
+            high[m][p][v].shift();
+            vi both = high[m][p][v].total + low[m][p][v].total;
+            if constexpr (C::kZero != 0) both -= zeros;
+            a = fma(scale * readers[p].scale[v], to_float(both), a);
+            if constexpr (C::kZero == 0) a = fma(sum, readers[p].offset[v], a);
+          }
+        }
+      }
+    }
+  }
+  for (int m = 0; m < M; ++m) {
+    for (int p = 0; p < P; ++p) {
+      for (int v = 0; v < kVecs; ++v) {
+        store(c + m * kUnitStride + p * kPanelWidth + v * kLanes, acc[m][p][v]);
+      }
+    }
+  }
+}
+
+// A block of a panel, unpacked.
+struct alignas(64) CodeBlock {
+  std::uint8_t words[kWords][kPanelWidth * 4];
+  float scales[2][kPanelWidth];
+  float offsets[kPanelWidth];
+};
+
+template <Format F>
+void unpack_codes(const std::uint8_t* panel, int first_block, int num_blocks, CodeBlock* out) {
+  using C = Codes<F>;
+  constexpr int kSpanWords = PanelReader<F>::kSpan / 4;
+  PanelReader<F> reader;
+  reader.panel = panel;
+  for (int block = 0; block < num_blocks; ++block, ++out) {
+    reader.begin(first_block + block);
+#pragma GCC unroll 8
+    for (int word = 0; word < kWords; ++word) {
+      if (word % kSpanWords == 0) reader.begin_span(word / kSpanWords);
+      reader.open(word % kSpanWords);
+      for (int v = 0; v < kVecs; ++v) {
+        const vi codes = C::word(reader, v);
+        std::memcpy(out->words[word] + 4 * v * kLanes, &codes, sizeof codes);
+        if (word % C::kPartWords == 0) {
+          const int part = word / C::kPartWords;
+          store(out->scales[part] + v * kLanes, reader.scale[v]);
+          if constexpr (C::kZero == 0) store(out->offsets + v * kLanes, reader.offset[v]);
+        }
+      }
+    }
+  }
+}
+
+// What differs between formats once they are unpacked.
+template <int Chain, int Parts, bool HasOffsets>
+struct CodeKind {
+  int zero;  // unless there are offsets
+};
+
+// c[m][p * 16 ..] += x[m] @ the unpacked blocks of panel p, which begin at blocks[p].
+template <int M, int P, int Chain, int Parts, bool HasOffsets>
+void code_tile(CodeKind<Chain, Parts, HasOffsets> kind, const CodeBlock* const* blocks,
+               int num_blocks, const InputBlock* x, std::ptrdiff_t x_stride, float* c,
+               std::ptrdiff_t c_stride) {
+  constexpr int kPartWords = kWords / Parts;
+  vf acc[M][P][kVecs];
+#pragma GCC unroll 6
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kVecs; ++v) {
+        acc[m][p][v] = load(c + m * c_stride + p * kPanelWidth + v * kLanes);
+      }
+    }
+  }
+  for (int b = 0; b < num_blocks; ++b, ++x) {
+#pragma GCC unroll 2
+    for (int part = 0; part < Parts; ++part) {
+      // One after the other, both bytes need half the registers.
+      ByteSum<Chain> sums[M][P][kVecs];
+#pragma GCC unroll 2
+      for (int low = 0; low < 2; ++low) {
+#pragma GCC unroll 8
+        for (int i = 0; i < kPartWords; ++i) {
+          const int word = part * kPartWords + i;
+          vi codes[P][kVecs];
+#pragma GCC unroll 2
+          for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 2
+            for (int v = 0; v < kVecs; ++v) {
+              codes[p][v] = load_as<vi>(blocks[p][b].words[word] + 4 * v * kLanes);
+            }
+          }
+#pragma GCC unroll 6
+          for (int m = 0; m < M; ++m) {
+            const InputBlock& xm = x[m * x_stride];
+            const vi bytes = broadcast_word(low ? xm.low : xm.high, word);
+#pragma GCC unroll 2
+            for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 2
+              for (int v = 0; v < kVecs; ++v) {
+                sums[m][p][v].add(codes[p][v], bytes, i, kPartWords, !low);
+              }
+            }
+          }
+        }
+        if (low) continue;
+#pragma GCC unroll 6
+        for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 2
+          for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 2
+            for (int v = 0; v < kVecs; ++v) sums[m][p][v].shift();
+          }
+        }
+      }
+#pragma GCC unroll 6
+      for (int m = 0; m < M; ++m) {
+        const InputBlock& xm = x[m * x_stride];
+        const vf scale = set1(xm.scale), sum = set1(xm.sum);
+        const vi zeros = set1i(HasOffsets ? 0 : kind.zero * codes_of_part<Parts>(xm, part));
+#pragma GCC unroll 2
+        for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 2
+          for (int v = 0; v < kVecs; ++v) {
+            const CodeBlock& block = blocks[p][b];
+            vf& a = acc[m][p][v];
+            vi both = sums[m][p][v].total;
+            if constexpr (!HasOffsets) both -= zeros;
+            a = fma(scale * load(block.scales[part] + v * kLanes), to_float(both), a);
+            if constexpr (HasOffsets) a = fma(sum, load(block.offsets + v * kLanes), a);
+          }
+        }
+      }
+    }
+  }
+#pragma GCC unroll 6
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 2
+    for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 2
+      for (int v = 0; v < kVecs; ++v) {
+        store(c + m * c_stride + p * kPanelWidth + v * kLanes, acc[m][p][v]);
+      }
+    }
+  }
+}
+
+template <int M, typename Kind>
+void code_rows(Kind kind, int rows, const CodeBlock* const* blocks, int num_panels, int num_blocks,
+               const InputBlock* x, std::ptrdiff_t x_stride, float* c, std::ptrdiff_t c_stride) {
+  if (rows == M) {
+    int p = 0;
+    for (; p + kBlockTilePanels <= num_panels; p += kBlockTilePanels) {
+      code_tile<M, kBlockTilePanels>(kind, blocks + p, num_blocks, x, x_stride,
+                                     c + p * kPanelWidth, c_stride);
+    }
+    for (; p < num_panels; ++p) {
+      code_tile<M, 1>(kind, blocks + p, num_blocks, x, x_stride, c + p * kPanelWidth, c_stride);
+    }
+  } else if constexpr (M > 1) {
+    code_rows<M - 1>(kind, rows, blocks, num_panels, num_blocks, x, x_stride, c, c_stride);
+  }
+}
+
+// The same for any number of rows.
+template <Format F>
+void code_tiles(const CodeBlock* const* blocks, int num_panels, int num_blocks,
+                const InputBlock* x, std::ptrdiff_t x_stride, int num_rows, float* c,
+                std::ptrdiff_t c_stride) {
+  using C = Codes<F>;
+  const int tiles = (num_rows + kBlockTileRows - 1) / kBlockTileRows;
+  for (int i = 0; i < tiles; ++i) {
+    const int row = num_rows * i / tiles;
+    code_rows<kBlockTileRows>(CodeKind<C::kChain, C::kParts, C::kZero == 0>{C::kZero},
+                              num_rows * (i + 1) / tiles - row, blocks, num_panels, num_blocks,
+                              x + row * x_stride, x_stride, c + row * c_stride, c_stride);
+  }
+}
+
+// Panels side by side for few rows: enough sums in flight, few enough registers.
+constexpr int block_beside(Format f, int rows) {
+  const bool is_nibble = f == Format::Q4_0 || f == Format::Q4_1 || f == Format::Q4_K;
+  const int fit = (kLanes == 16 ? 8 : is_nibble ? 2 : 1) / rows;
+  return fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
+}
+
+struct BlockFormat {
+  void (*unpack)(const std::uint8_t*, int, int, CodeBlock*);
+  void (*tiles)(const CodeBlock* const*, int, int, const InputBlock*, std::ptrdiff_t, int, float*,
+                std::ptrdiff_t);
+  FusedProducts<InputBlock, kFewBlockRows> fused;
+};
+
+template <Format F, std::size_t... Rows>
+constexpr BlockFormat block_format(std::index_sequence<Rows...>) {
+  return {unpack_codes<F>,
+          code_tiles<F>,
+          {{block_beside(F, Rows + 1)...},
+           {block_product<F, Rows + 1, block_beside(F, Rows + 1)>...},
+           {block_product<F, Rows + 1, 1>...}}};
+}
+
+// Nothing for a format whose products do not fit.
+template <Format F>
+constexpr BlockFormat block_format() {
+  if constexpr (Codes<F>::kFits) {
+    return block_format<F>(std::make_index_sequence<kFewBlockRows>());
+  } else {
+    return {};
+  }
+}
+
+constexpr BlockFormat kBlockFormats[kNumFormats] = {
+    {}, {}, {},
+    block_format<Format::Q8_0>(), block_format<Format::Q4_0>(), block_format<Format::Q4_1>(),
+    block_format<Format::Q5_0>(), block_format<Format::Q5_1>(), block_format<Format::Q4_K>(),
+    block_format<Format::Q5_K>(), block_format<Format::Q6_K>(),
+};
+
+inline const BlockFormat& block_format_of(Format f) { return kBlockFormats[static_cast<int>(f)]; }
+
+inline bool multiplies_blocks(Format f) { return block_format_of(f).unpack != nullptr; }
+
+// Panels whose unpacked stretches are used together.
+constexpr int kUnpackedPanels = 2;
+
+inline void block_linear_unpacked(const BlockArgs& a, int row_begin, int num_rows, int panel_begin,
+                                  int panel_end, void* scratch) {
+  auto* codes = static_cast<CodeBlock*>(scratch);
+  auto* sums = reinterpret_cast<float*>(codes + kUnpackedPanels * kBlockStretch);
+  constexpr std::ptrdiff_t kStride = kUnpackedPanels * kPanelWidth;
+  const int num_blocks = a.linear.depth / kBlockDepth;
+  const InputBlock* x = a.x + row_begin * a.x_stride;
+  for (int begin = panel_begin; begin < panel_end; begin += kUnpackedPanels) {
+    const int count = std::min(kUnpackedPanels, panel_end - begin);
+    const PanelRef* panels = a.linear.panels + begin;
+    const bool same = count == 2 && panels[0].format == panels[1].format;
+    std::fill_n(sums, num_rows * kStride, 0.0f);
+    for (int block = 0; block < num_blocks; block += kBlockStretch) {
+      const int blocks = std::min(kBlockStretch, num_blocks - block);
+      const CodeBlock* unpacked[kUnpackedPanels];
+      for (int p = 0; p < count; ++p) {
+        unpacked[p] = codes + p * kBlockStretch;
+        block_format_of(panels[p].format)
+            .unpack(panels[p].data, block, blocks, codes + p * kBlockStretch);
+      }
+      for (int p = 0; p < count; p += same ? 2 : 1) {
+        block_format_of(panels[p].format)
+            .tiles(unpacked + p, same ? 2 : 1, blocks, x + block, a.x_stride, num_rows,
+                   sums + p * kPanelWidth, kStride);
+      }
+    }
+    finish(a.linear, row_begin, num_rows, panels, count, sums, kStride);
+  }
+}
+
+inline void block_linear(const BlockArgs& a, int row_begin, int row_end, int panel_begin,
+                         int panel_end, void* scratch) {
+  const int num_rows = row_end - row_begin;
+  if (num_rows > kPassRows) {
+    return block_linear_unpacked(a, row_begin, num_rows, panel_begin, panel_end, scratch);
+  }
+  const int passes = (num_rows + kFewBlockRows - 1) / kFewBlockRows;
+  for (int begin = panel_begin; begin < panel_end; begin += kMaxBeside) {
+    const int end = std::min(panel_end, begin + kMaxBeside);
+    for (int i = 0; i < passes; ++i) {
+      const int row = row_begin + num_rows * i / passes;
+      const int rows = row_begin + num_rows * (i + 1) / passes - row;
+      linear_few_rows(a.linear, a.x + row * a.x_stride, a.x_stride, row, rows, begin, end,
+                      static_cast<float*>(scratch),
+                      [](Format f) -> const auto& { return block_format_of(f).fused; });
+    }
+  }
+}
+
+inline std::size_t block_scratch(int num_rows) {
+  const auto rows = static_cast<std::size_t>(std::max(num_rows, kFewBlockRows));
+  return sizeof(CodeBlock) * kUnpackedPanels * kBlockStretch + sizeof(float) * rows * kUnitStride;
+}
+
+inline void quantize_block(const float* x, InputBlock& out) {
+  // Adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the low bits.
+  constexpr float kRound = 12582912.0f;
+  constexpr float kLargestCode = 127.0f * 256.0f + 127.0f;
+  constexpr float kTiny = 1e-30f;  // below this the inverse would be infinite
+  constexpr int kBlockVecs = kBlockDepth / kLanes;
+  vi largest{};
+#pragma GCC unroll 4
+  for (int i = 0; i < kBlockVecs; ++i) {
+    const vi magnitude = reinterpret_cast<vi>(load(x + i * kLanes)) & 0x7fffffff;
+    largest = magnitude > largest ? magnitude : largest;
+  }
+  // As integers, NaN is the greatest.
+  const float top = reduce_lanes(reinterpret_cast<vf>(largest), [](vf a, vf b) {
+    const vi p = reinterpret_cast<vi>(a), q = reinterpret_cast<vi>(b);
+    return reinterpret_cast<vf>(p > q ? p : q);
+  });
+  const bool usable = top >= kTiny && top <= std::numeric_limits<float>::max();
+  const vf inverse = set1(usable ? kLargestCode / top : 0.0f);
+  const vi used = set1i(usable ? -1 : 0);
+  out.scale = top / kLargestCode;
+  out.codes[0] = out.codes[1] = 0;
+#pragma GCC unroll 4
+  for (int i = 0; i < kBlockVecs; ++i) {
+    const vi code = (reinterpret_cast<vi>(load(x + i * kLanes) * inverse + kRound) -
+                     reinterpret_cast<vi>(set1(kRound))) & used;
+    const vi high = (code + 128) >> 8;
+    const vi low = code - high * 256;
+    const vc high_bytes = __builtin_convertvector(high, vc);
+    const vc low_bytes = __builtin_convertvector(low, vc);
+    std::memcpy(out.high + i * kLanes, &high_bytes, sizeof high_bytes);
+    std::memcpy(out.low + i * kLanes, &low_bytes, sizeof low_bytes);
+    out.codes[2 * i / kBlockVecs] += static_cast<std::int32_t>(sum_lanes(to_float(code)));
+  }
+  out.sum = out.scale * static_cast<float>(out.codes[0] + out.codes[1]);
+}
+
+inline void quantize_blocks(const float* x, std::ptrdiff_t x_stride, int width, InputBlock* out,
+                            std::ptrdiff_t out_stride, int num_rows) {
+  for (int r = 0; r < num_rows; ++r, x += x_stride, out += out_stride) {
+    for (int b = 0; b < width / kBlockDepth; ++b) quantize_block(x + b * kBlockDepth, out[b]);
+  }
+}
+
+}  // namespace
+}  // namespace headrace
