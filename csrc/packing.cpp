@@ -59,25 +59,31 @@ void pack_headers(Format format, const StoredBlock& block, int b, int lane, std:
 }
 
 // 32 codes of one lane in words of four bytes: bytes of four k, or nibbles of eight and their high
-// bits apart.
+// bits apart. Four codes are handled at once, as the word they are in memory.
 void pack_words(const PanelLayout& layout, const std::uint8_t* codes, int lane,
                 std::uint8_t* quants) {
-  const auto place = [lane](std::uint8_t* rows, int word, int byte) -> std::uint8_t& {
-    return rows[(word * kPanelWidth + lane) * 4 + byte];
-  };
-  const bool bytes = layout.quant_bytes == kBlockDepth * kPanelWidth;
+  constexpr int kQuads = kBlockDepth / 4;
+  std::uint32_t quads[kQuads];
+  std::memcpy(quads, codes, sizeof quads);
+  if (layout.quant_bytes == kBlockDepth * kPanelWidth) {
+    for (int q = 0; q < kQuads; ++q) put(quants, q * kPanelWidth + lane, quads[q]);
+    return;
+  }
+  constexpr std::uint32_t kNibbles = 0x0f0f0f0f;
+  for (int q = 0; q < kQuads; q += 2) {
+    const std::uint32_t word = (quads[q] & kNibbles) | (quads[q + 1] & kNibbles) << 4;
+    put(quants, q / 2 * kPanelWidth + lane, word);
+  }
   const int bits = layout.high_bytes * 8 / (kBlockDepth * kPanelWidth);  // high ones of a code
-  for (int k = 0; k < kBlockDepth; ++k) {
-    const int quad = k / 4, byte = k % 4;
-    if (bytes) {
-      place(quants, quad, byte) = codes[k];
-      continue;
+  if (bits == 0) return;
+  const std::uint32_t mask = bits == 1 ? 0x01010101 : 0x03030303;
+  for (int q = 0; q < kQuads;) {
+    std::uint32_t word = 0;
+    const int index = q * bits / 8;
+    for (; q < kQuads && q * bits / 8 == index; ++q) {
+      word |= (quads[q] >> 4 & mask) << (4 + q * bits) % 8;
     }
-    const int low = codes[k] & 15, high = codes[k] >> 4;
-    place(quants, quad / 2, byte) |= static_cast<std::uint8_t>(low << 4 * (quad % 2));
-    if (bits == 0) continue;
-    place(quants + layout.quant_bytes, quad * bits / 8, byte) |=
-        static_cast<std::uint8_t>(high << (4 + quad * bits) % 8);
+    put(quants + layout.quant_bytes, index * kPanelWidth + lane, word);
   }
 }
 
