@@ -53,24 +53,35 @@ void release(const Stored& stored) {
   if (stored.is_mapped) release_mapped_pages(stored.bytes.data(), stored.bytes.size());
 }
 
-std::shared_ptr<Linear> prepare_linear(Home& home, const std::vector<Stored>& parts, bool int8) {
+// From what ops.Quantization names it.
+Rounding rounding_by_name(const std::optional<std::string>& name) {
+  if (!name) return Rounding::None;
+  if (*name == "int8") return Rounding::Int8;
+  if (*name == "int8_activations") return Rounding::Int8Activations;
+  throw std::invalid_argument("unknown quantization '" + *name + "'");
+}
+
+std::shared_ptr<Linear> prepare_linear(Home& home, const std::vector<Stored>& parts,
+                                       const std::optional<std::string>& quantization) {
+  const Rounding rounding = rounding_by_name(quantization);
   std::vector<StoredMatrix> matrices;
   for (const Stored& part : parts) matrices.push_back(part.matrix);
   std::shared_ptr<Linear> linear;
   {
     const nb::gil_scoped_release unlocked;
-    linear = home.prepare_linear(matrices, int8);
+    linear = home.prepare_linear(matrices, rounding);
   }
   for (const Stored& part : parts) release(part);
   return linear;
 }
 
 std::shared_ptr<Linear> prepare_gated(Home& home, const Stored& gate, const Stored& up,
-                                      bool int8) {
+                                      const std::optional<std::string>& quantization) {
+  const Rounding rounding = rounding_by_name(quantization);
   std::shared_ptr<Linear> linear;
   {
     const nb::gil_scoped_release unlocked;
-    linear = home.prepare_gated(gate.matrix, up.matrix, int8);
+    linear = home.prepare_gated(gate.matrix, up.matrix, rounding);
   }
   release(gate);
   release(up);
@@ -207,8 +218,8 @@ void bind_prepared(nb::module_& m) {
       .def_prop_ro("isa", [](const Home& home) { return home.kernels().name; })
       .def_prop_ro("num_threads", &Home::num_threads)
       .def_prop_ro("weight_bytes", &Home::weight_bytes)
-      .def("prepare_linear", &prepare_linear, "parts"_a, "int8"_a)
-      .def("prepare_gated", &prepare_gated, "gate"_a, "up"_a, "int8"_a)
+      .def("prepare_linear", &prepare_linear, "parts"_a, "quantization"_a.none())
+      .def("prepare_gated", &prepare_gated, "gate"_a, "up"_a, "quantization"_a.none())
       .def("prepare_table", [](const Home&, const Stored& s) { return prepare_table(s); })
       .def("make_cache", &Home::make_cache, "num_blocks"_a, "block_size"_a, "num_kv_heads"_a,
            "head_dim"_a, "dtype"_a);

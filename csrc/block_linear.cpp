@@ -4,7 +4,7 @@
 
 namespace headrace {
 
-void run_block_linear(Frame& frame, const Int8Kernels& kernels, const InputRows& x,
+void run_block_linear(Frame& frame, const Int8Kernels& kernels, int bytes, const InputRows& x,
                       const LinearArgs& linear, int num_panels) {
   const int num_rows = frame.num_rows, depth = linear.depth;
   const std::ptrdiff_t stride = depth / kBlockDepth;
@@ -14,11 +14,11 @@ void run_block_linear(Frame& frame, const Int8Kernels& kernels, const InputRows&
   frame.for_rows(2 * static_cast<std::size_t>(depth), [&](int begin, int end) {
     x.convert(frame.kernels, begin, end,
               [&](const float* rows, std::ptrdiff_t row_stride, int first, int count) {
-                kernels.quantize_blocks(rows, row_stride, depth, blocks + first * stride, stride,
-                                        count);
+                kernels.quantize_blocks(rows, row_stride, depth, bytes, blocks + first * stride,
+                                        stride, count);
               });
   });
-  const BlockArgs args{blocks, stride, linear};
+  const BlockArgs args{blocks, stride, bytes, linear};
   ProductShape shape{};
   shape.num_rows = num_rows;
   shape.num_panels = num_panels;

@@ -1,4 +1,4 @@
-// A product of activations in blocks of 16-bit integers with weights stored in blocks.
+// A product of activations in blocks of integers, of one or two bytes, with weights stored in blocks.
 #pragma once
 
 #include "input_rows.h"
@@ -7,7 +7,7 @@
 namespace headrace {
 
 // Quantises the rows of `x`, then multiplies; `linear.x` is not read.
-void run_block_linear(Frame& frame, const Int8Kernels& kernels, const InputRows& x,
+void run_block_linear(Frame& frame, const Int8Kernels& kernels, int bytes, const InputRows& x,
                       const LinearArgs& linear, int num_panels);
 
 }  // namespace headrace

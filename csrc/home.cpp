@@ -73,16 +73,19 @@ std::vector<PanelRef> Home::pack(const StoredMatrix& matrix, int first_column, b
   return panels;
 }
 
-void Home::choose_products(Linear& linear) const {
+void Home::choose_products(Linear& linear, Rounding rounding) const {
   if (linear.int8 || !int8_kernels_.multiplies_blocks) return;
   const bool all = std::all_of(
       linear.panels.begin(), linear.panels.end(),
       [&](const PanelRef& panel) { return int8_kernels_.multiplies_blocks(panel.format); });
   if (all) linear.blocks = &int8_kernels_;
+  if (rounding == Rounding::Int8Activations) linear.activation_bytes = 1;
 }
 
-std::shared_ptr<Linear> Home::prepare_linear(const std::vector<StoredMatrix>& parts, bool int8) {
+std::shared_ptr<Linear> Home::prepare_linear(const std::vector<StoredMatrix>& parts,
+                                             Rounding rounding) {
   if (parts.empty()) throw std::invalid_argument("prepare_linear: no parts");
+  const bool int8 = rounding == Rounding::Int8;
   const std::shared_ptr<Linear> linear = make_linear(parts[0].depth, int8);
   for (const StoredMatrix& part : parts) {
     if (part.depth != linear->depth) {
@@ -93,15 +96,16 @@ std::shared_ptr<Linear> Home::prepare_linear(const std::vector<StoredMatrix>& pa
     linear->panels.insert(linear->panels.end(), panels.begin(), panels.end());
     linear->width += part.rows;
   }
-  choose_products(*linear);
+  choose_products(*linear, rounding);
   return linear;
 }
 
 std::shared_ptr<Linear> Home::prepare_gated(const StoredMatrix& gate, const StoredMatrix& up,
-                                            bool int8) {
+                                            Rounding rounding) {
   if (gate.rows != up.rows || gate.depth != up.depth) {
     throw std::invalid_argument("prepare_gated: gate is " + shape(gate) + ", up " + shape(up));
   }
+  const bool int8 = rounding == Rounding::Int8;
   const std::shared_ptr<Linear> linear = make_linear(gate.depth, int8);
   linear->width = gate.rows;
   linear->gated = true;
@@ -110,7 +114,7 @@ std::shared_ptr<Linear> Home::prepare_gated(const StoredMatrix& gate, const Stor
     linear->panels.push_back(gates[p]);
     linear->panels.push_back(ups[p]);
   }
-  choose_products(*linear);
+  choose_products(*linear, rounding);
   return linear;
 }
 

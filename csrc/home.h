@@ -25,6 +25,7 @@ struct Linear {
   bool gated = false;
   const Int8Kernels* int8 = nullptr;
   const Int8Kernels* blocks = nullptr;
+  int activation_bytes = 2;  // of those
 };
 
 // An embedding table [rows, width], left where it is stored. `owner` keeps those bytes alive.
@@ -56,6 +57,10 @@ struct KvCache {
   }
 };
 
+// What is rounded for products: nothing that shows; float weights and activations to 8 bits; or
+// activations alone, where weights in blocks are multiplied as integers.
+enum class Rounding { None, Int8, Int8Activations };
+
 class Home {
  public:
   // Throws std::invalid_argument for an unknown instruction set or a negative number of threads.
@@ -67,9 +72,10 @@ class Home {
 
   // The matrices below one another, as stored or quantised to int8. Throws std::invalid_argument
   // when their depths differ or are too large for int8.
-  std::shared_ptr<Linear> prepare_linear(const std::vector<StoredMatrix>& parts, bool int8);
+  std::shared_ptr<Linear> prepare_linear(const std::vector<StoredMatrix>& parts,
+                                         Rounding rounding);
   std::shared_ptr<Linear> prepare_gated(const StoredMatrix& gate, const StoredMatrix& up,
-                                        bool int8);
+                                        Rounding rounding);
   std::shared_ptr<KvCache> make_cache(int num_blocks, int block_size, int num_kv_heads,
                                       int head_dim, const std::string& dtype) const;
 
@@ -77,7 +83,7 @@ class Home {
   std::shared_ptr<Linear> make_linear(int depth, bool int8) const;
   std::vector<PanelRef> pack(const StoredMatrix& matrix, int first_column, bool int8);
   // Choose integer products for a finished matrix, if there are such for all of its panels.
-  void choose_products(Linear& linear) const;
+  void choose_products(Linear& linear, Rounding rounding) const;
 
   const Kernels& kernels_;
   const Int8Kernels& int8_kernels_;

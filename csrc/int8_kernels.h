@@ -7,8 +7,8 @@
 //
 // Weights stored in blocks are integers already, with a scale for each block. Activations become
 // integers of 16 bits with a scale for each 32 of them, which loses as little as rounding sums in
-// float32 does (8 bits would show in the answers). Sums within a block are exact; blocks are added
-// in float32, in the order of k.
+// float32 does, or of 8 bits, which show in the answers. Sums within a block are exact; blocks are
+// added in float32, in the order of k.
 #pragma once
 
 #include "kernels.h"
@@ -33,7 +33,7 @@ struct Int8Args {
   LinearArgs linear;  // all but its own x
 };
 
-// 32 neighbours of a row in 16 bits, as two bytes each: scale * (256 * high + low).
+// 32 neighbours of a row: scale * (256 * high + low) of two bytes each, or scale * high of one.
 struct InputBlock {
   std::int8_t high[kBlockDepth];
   std::int8_t low[kBlockDepth];
@@ -45,6 +45,7 @@ struct InputBlock {
 struct BlockArgs {
   const InputBlock* x;
   std::ptrdiff_t x_stride;
+  int bytes;  // of an activation
   LinearArgs linear;  // all but its own x
 };
 
@@ -63,8 +64,8 @@ struct Int8Kernels {
                        int panel_end, void* scratch);
   std::size_t (*block_scratch)(int num_rows);
   // A block with a NaN or an infinity has a scale that is one.
-  void (*quantize_blocks)(const float* x, std::ptrdiff_t x_stride, int width, InputBlock* out,
-                          std::ptrdiff_t out_stride, int num_rows);
+  void (*quantize_blocks)(const float* x, std::ptrdiff_t x_stride, int width, int bytes,
+                          InputBlock* out, std::ptrdiff_t out_stride, int num_rows);
 };
 
 extern const Int8Kernels kInt8Portable;

@@ -1,10 +1,12 @@
-// Products of weights stored in blocks with activations of 16 bits; see int8_kernels.h.
+// Products of weights stored in blocks with activations of 16 or 8 bits; see int8_kernels.h.
 //
-// Codes of four k are the bytes of a lane, and the two bytes of four activations are broadcast to
-// all lanes: two instructions for bytes make a product of 16 bits. Few rows: codes are unpacked in
+// Codes of four k are the bytes of a lane, and the high and the low bytes of four activations are
+// broadcast to all lanes: two instructions for bytes make products of 16 bits, one those of 8. Few rows: codes are unpacked in
 // registers, so that each is read once. More rows: a stretch of a panel is unpacked to cache and
 // used for all of them.
 #pragma once
+
+#include <array>
 
 #include "simd/int8.h"
 
@@ -30,7 +32,6 @@ struct Codes {
       F == Format::Q8_0 ? 255 : F == Format::Q6_K ? 63 : has_fifth_bit(F) ? 31 : 15;
   // Words whose sums of pairs fit 16 bits.
   static constexpr int kChain = kPairSums ? 32767 / (2 * 128 * kLargest) : kWords;
-  static constexpr bool kFits = kChain > 0;
   // Scales in a block.
   static constexpr int kParts = F == Format::Q6_K ? 2 : 1;
   static constexpr int kPartWords = kWords / kParts;
@@ -86,8 +87,9 @@ inline vi broadcast_word(const std::int8_t* bytes, int word) {
   return set1i(load_as<std::int32_t>(bytes + 4 * word));
 }
 
-// c[m][p * 16 ..] = x[m] @ panel p, for M rows and P panels of one format.
-template <Format F, int M, int P>
+// c[m][p * 16 ..] = x[m] @ panel p, for M rows and P panels of one format. Both bytes of
+// activations, or the high ones alone.
+template <Format F, bool Both, int M, int P>
 void block_product(const std::uint8_t* const* panels, const InputBlock* x, std::ptrdiff_t x_stride,
                    int depth, float* c) {
   using C = Codes<F>;
@@ -120,14 +122,15 @@ void block_product(const std::uint8_t* const* panels, const InputBlock* x, std::
 #pragma GCC unroll 4
         for (int m = 0; m < M; ++m) {
           const InputBlock& xm = x[m * x_stride];
-          const vi xh = broadcast_word(xm.high, word), xl = broadcast_word(xm.low, word);
+          const vi xh = broadcast_word(xm.high, word);
+          const vi xl = Both ? broadcast_word(xm.low, word) : vi{};
 #pragma GCC unroll 4
           for (int p = 0; p < P; ++p) {
 #pragma GCC unroll 2
             for (int v = 0; v < kVecs; ++v) {
               const vi codes = C::word(readers[p], v);
               high[m][p][v].add(codes, xh, i, C::kPartWords, true);
-              low[m][p][v].add(codes, xl, i, C::kPartWords, true);
+              if constexpr (Both) low[m][p][v].add(codes, xl, i, C::kPartWords, true);
             }
           }
         }
@@ -142,10 +145,11 @@ void block_product(const std::uint8_t* const* panels, const InputBlock* x, std::
 #pragma GCC unroll 2
           for (int v = 0; v < kVecs; ++v) {
             vf& a = acc[m][p][v];
-            high[m][p][v].shift();
-            vi both = high[m][p][v].total + low[m][p][v].total;
-            if constexpr (C::kZero != 0) both -= zeros;
-            a = fma(scale * readers[p].scale[v], to_float(both), a);
+            if constexpr (Both) high[m][p][v].shift();
+            vi total = high[m][p][v].total;
+            if constexpr (Both) total += low[m][p][v].total;
+            if constexpr (C::kZero != 0) total -= zeros;
+            a = fma(scale * readers[p].scale[v], to_float(total), a);
             if constexpr (C::kZero == 0) a = fma(sum, readers[p].offset[v], a);
           }
         }
@@ -194,14 +198,14 @@ void unpack_codes(const std::uint8_t* panel, int first_block, int num_blocks, Co
 }
 
 // What differs between formats once they are unpacked.
-template <int Chain, int Parts, bool HasOffsets>
+template <bool Both, int Chain, int Parts, bool HasOffsets>
 struct CodeKind {
   int zero;  // unless there are offsets
 };
 
 // c[m][p * 16 ..] += x[m] @ the unpacked blocks of panel p, which begin at blocks[p].
-template <int M, int P, int Chain, int Parts, bool HasOffsets>
-void code_tile(CodeKind<Chain, Parts, HasOffsets> kind, const CodeBlock* const* blocks,
+template <int M, int P, bool Both, int Chain, int Parts, bool HasOffsets>
+void code_tile(CodeKind<Both, Chain, Parts, HasOffsets> kind, const CodeBlock* const* blocks,
                int num_blocks, const InputBlock* x, std::ptrdiff_t x_stride, float* c,
                std::ptrdiff_t c_stride) {
   constexpr int kPartWords = kWords / Parts;
@@ -222,7 +226,7 @@ void code_tile(CodeKind<Chain, Parts, HasOffsets> kind, const CodeBlock* const* 
       // One after the other, both bytes need half the registers.
       ByteSum<Chain> sums[M][P][kVecs];
 #pragma GCC unroll 2
-      for (int low = 0; low < 2; ++low) {
+      for (int low = 0; low < (Both ? 2 : 1); ++low) {
 #pragma GCC unroll 8
         for (int i = 0; i < kPartWords; ++i) {
           const int word = part * kPartWords + i;
@@ -247,7 +251,7 @@ void code_tile(CodeKind<Chain, Parts, HasOffsets> kind, const CodeBlock* const* 
             }
           }
         }
-        if (low) continue;
+        if (low || !Both) continue;
 #pragma GCC unroll 6
         for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 2
@@ -268,9 +272,9 @@ void code_tile(CodeKind<Chain, Parts, HasOffsets> kind, const CodeBlock* const* 
           for (int v = 0; v < kVecs; ++v) {
             const CodeBlock& block = blocks[p][b];
             vf& a = acc[m][p][v];
-            vi both = sums[m][p][v].total;
-            if constexpr (!HasOffsets) both -= zeros;
-            a = fma(scale * load(block.scales[part] + v * kLanes), to_float(both), a);
+            vi total = sums[m][p][v].total;
+            if constexpr (!HasOffsets) total -= zeros;
+            a = fma(scale * load(block.scales[part] + v * kLanes), to_float(total), a);
             if constexpr (HasOffsets) a = fma(sum, load(block.offsets + v * kLanes), a);
           }
         }
@@ -307,7 +311,7 @@ void code_rows(Kind kind, int rows, const CodeBlock* const* blocks, int num_pane
 }
 
 // The same for any number of rows.
-template <Format F>
+template <Format F, bool Both>
 void code_tiles(const CodeBlock* const* blocks, int num_panels, int num_blocks,
                 const InputBlock* x, std::ptrdiff_t x_stride, int num_rows, float* c,
                 std::ptrdiff_t c_stride) {
@@ -315,7 +319,7 @@ void code_tiles(const CodeBlock* const* blocks, int num_panels, int num_blocks,
   const int tiles = (num_rows + kBlockTileRows - 1) / kBlockTileRows;
   for (int i = 0; i < tiles; ++i) {
     const int row = num_rows * i / tiles;
-    code_rows<kBlockTileRows>(CodeKind<C::kChain, C::kParts, C::kZero == 0>{C::kZero},
+    code_rows<kBlockTileRows>(CodeKind<Both, C::kChain, C::kParts, C::kZero == 0>{C::kZero},
                               num_rows * (i + 1) / tiles - row, blocks, num_panels, num_blocks,
                               x + row * x_stride, x_stride, c + row * c_stride, c_stride);
   }
@@ -335,35 +339,41 @@ struct BlockFormat {
   FusedProducts<InputBlock, kFewBlockRows> fused;
 };
 
-template <Format F, std::size_t... Rows>
+template <Format F, bool Both, std::size_t... Rows>
 constexpr BlockFormat block_format(std::index_sequence<Rows...>) {
   return {unpack_codes<F>,
-          code_tiles<F>,
+          code_tiles<F, Both>,
           {{block_beside(F, Rows + 1)...},
-           {block_product<F, Rows + 1, block_beside(F, Rows + 1)>...},
-           {block_product<F, Rows + 1, 1>...}}};
+           {block_product<F, Both, Rows + 1, block_beside(F, Rows + 1)>...},
+           {block_product<F, Both, Rows + 1, 1>...}}};
 }
 
 // Nothing for a format whose products do not fit.
-template <Format F>
+template <Format F, bool Both>
 constexpr BlockFormat block_format() {
-  if constexpr (Codes<F>::kFits) {
-    return block_format<F>(std::make_index_sequence<kFewBlockRows>());
+  if constexpr (has_blocks(F) && Codes<F>::kChain > 0) {
+    return block_format<F, Both>(std::make_index_sequence<kFewBlockRows>());
   } else {
     return {};
   }
 }
 
-constexpr BlockFormat kBlockFormats[kNumFormats] = {
-    {}, {}, {},
-    block_format<Format::Q8_0>(), block_format<Format::Q4_0>(), block_format<Format::Q4_1>(),
-    block_format<Format::Q5_0>(), block_format<Format::Q5_1>(), block_format<Format::Q4_K>(),
-    block_format<Format::Q5_K>(), block_format<Format::Q6_K>(),
+template <bool Both, std::size_t... Formats>
+constexpr std::array<BlockFormat, kNumFormats> block_formats(std::index_sequence<Formats...>) {
+  return {block_format<static_cast<Format>(Formats), Both>()...};
+}
+
+// By the bytes of activations, less one.
+constexpr std::array<BlockFormat, kNumFormats> kBlockFormats[2] = {
+    block_formats<false>(std::make_index_sequence<kNumFormats>()),
+    block_formats<true>(std::make_index_sequence<kNumFormats>()),
 };
 
-inline const BlockFormat& block_format_of(Format f) { return kBlockFormats[static_cast<int>(f)]; }
+inline const BlockFormat& block_format_of(Format f, int bytes) {
+  return kBlockFormats[bytes - 1][static_cast<std::size_t>(f)];
+}
 
-inline bool multiplies_blocks(Format f) { return block_format_of(f).unpack != nullptr; }
+inline bool multiplies_blocks(Format f) { return block_format_of(f, 2).unpack != nullptr; }
 
 // Panels whose unpacked stretches are used together.
 constexpr int kUnpackedPanels = 2;
@@ -385,11 +395,11 @@ inline void block_linear_unpacked(const BlockArgs& a, int row_begin, int num_row
       const CodeBlock* unpacked[kUnpackedPanels];
       for (int p = 0; p < count; ++p) {
         unpacked[p] = codes + p * kBlockStretch;
-        block_format_of(panels[p].format)
+        block_format_of(panels[p].format, a.bytes)
             .unpack(panels[p].data, block, blocks, codes + p * kBlockStretch);
       }
       for (int p = 0; p < count; p += same ? 2 : 1) {
-        block_format_of(panels[p].format)
+        block_format_of(panels[p].format, a.bytes)
             .tiles(unpacked + p, same ? 2 : 1, blocks, x + block, a.x_stride, num_rows,
                    sums + p * kPanelWidth, kStride);
       }
@@ -412,7 +422,7 @@ inline void block_linear(const BlockArgs& a, int row_begin, int row_end, int pan
       const int rows = row_begin + num_rows * (i + 1) / passes - row;
       linear_few_rows(a.linear, a.x + row * a.x_stride, a.x_stride, row, rows, begin, end,
                       static_cast<float*>(scratch),
-                      [](Format f) -> const auto& { return block_format_of(f).fused; });
+                      [&](Format f) -> const auto& { return block_format_of(f, a.bytes).fused; });
     }
   }
 }
@@ -422,10 +432,11 @@ inline std::size_t block_scratch(int num_rows) {
   return sizeof(CodeBlock) * kUnpackedPanels * kBlockStretch + sizeof(float) * rows * kUnitStride;
 }
 
-inline void quantize_block(const float* x, InputBlock& out) {
+template <bool Both>
+void quantize_block(const float* x, InputBlock& out) {
   // Adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the low bits.
   constexpr float kRound = 12582912.0f;
-  constexpr float kLargestCode = 127.0f * 256.0f + 127.0f;
+  constexpr float kLargestCode = Both ? 127.0f * 256.0f + 127.0f : 127.0f;
   constexpr float kTiny = 1e-30f;  // below this the inverse would be infinite
   constexpr int kBlockVecs = kBlockDepth / kLanes;
   vi largest{};
@@ -448,8 +459,8 @@ inline void quantize_block(const float* x, InputBlock& out) {
   for (int i = 0; i < kBlockVecs; ++i) {
     const vi code = (reinterpret_cast<vi>(load(x + i * kLanes) * inverse + kRound) -
                      reinterpret_cast<vi>(set1(kRound))) & used;
-    const vi high = (code + 128) >> 8;
-    const vi low = code - high * 256;
+    const vi high = Both ? (code + 128) >> 8 : code;
+    const vi low = Both ? code - high * 256 : vi{};
     const vc high_bytes = __builtin_convertvector(high, vc);
     const vc low_bytes = __builtin_convertvector(low, vc);
     std::memcpy(out.high + i * kLanes, &high_bytes, sizeof high_bytes);
@@ -459,10 +470,11 @@ inline void quantize_block(const float* x, InputBlock& out) {
   out.sum = out.scale * static_cast<float>(out.codes[0] + out.codes[1]);
 }
 
-inline void quantize_blocks(const float* x, std::ptrdiff_t x_stride, int width, InputBlock* out,
-                            std::ptrdiff_t out_stride, int num_rows) {
+inline void quantize_blocks(const float* x, std::ptrdiff_t x_stride, int width, int bytes,
+                            InputBlock* out, std::ptrdiff_t out_stride, int num_rows) {
+  const auto quantize = bytes == 2 ? quantize_block<true> : quantize_block<false>;
   for (int r = 0; r < num_rows; ++r, x += x_stride, out += out_stride) {
-    for (int b = 0; b < width / kBlockDepth; ++b) quantize_block(x + b * kBlockDepth, out[b]);
+    for (int b = 0; b < width / kBlockDepth; ++b) quantize(x + b * kBlockDepth, out[b]);
   }
 }
 

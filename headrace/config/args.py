@@ -108,7 +108,8 @@ class EngineArgs(ForeignArgs):
     quantization: Literal["int8"] | None = option(
         None,
         "int8 rounds float weights to 8 bits at load, and activations as they come: half the "
-        "memory of bfloat16, faster, slightly less exact. Default: weights as stored.",
+        "memory of bfloat16, faster, less exact. Weights of .gguf files stay as stored. Default: "
+        "nothing is rounded to 8 bits.",
         group="Model",
         choices=("int8",),
     )

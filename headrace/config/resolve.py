@@ -189,11 +189,14 @@ def _quantization(asked: str | None, reasons: Reasons) -> Literal["int8"] | None
         reasons["quantization"] = "weights stay as they are stored"
         return None
     if asked == "int8":
-        reasons["quantization"] = "float weights are rounded to 8 bits at load, the logits' too"
+        reasons["quantization"] = (
+            "float weights are rounded to 8 bits at load, the logits' too; those of .gguf files "
+            "stay, and activations are rounded to 8 bits"
+        )
         return "int8"
     raise ConfigError(
-        f"quantization={asked!r} is not offered: int8 makes float weights smaller; without it "
-        "weights are used as they are stored, those of .gguf files as well"
+        f"quantization={asked!r} is not offered: int8 makes float weights smaller and products "
+        "faster; weights of .gguf files are used as they are stored"
     )
 
 

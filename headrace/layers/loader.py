@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from headrace.errors import ConfigError, ModelError
+from headrace.errors import ModelError
 from headrace.layers.embedding import Embedding
 from headrace.layers.linear import GatedLinear, Linear
 from headrace.layers.norm import RMSNorm
@@ -34,7 +34,8 @@ class Loader:
 
     Attributes:
         ops: the home that prepares the weights; layers keep it to compute with.
-        quantization: what the matrices of products become; embedding tables stay as stored.
+        quantization: what the matrices of products become; embedding tables stay as stored. With
+            `int8`, weights that are in blocks already stay so, and only activations are rounded.
     """
 
     def __init__(
@@ -64,15 +65,13 @@ class Loader:
 
         Args:
             bias: whether the checkpoint has a bias for each of them.
-
-        Raises ConfigError when they are to be quantised and are already.
         """
         pairs = list(zip(names, sizes, strict=True))
-        parts = [self._factor(f"{name}.weight", (size, inputs)) for name, size in pairs]
+        parts = [self._matrix(f"{name}.weight", (size, inputs)) for name, size in pairs]
         vector = None
         if bias:
             vector = np.concatenate([self.vector(f"{name}.bias", size) for name, size in pairs])
-        return Linear(self.ops, self.ops.prepare_linear(parts, self.quantization), vector)
+        return Linear(self.ops, self.ops.prepare_linear(parts, self._quantization(parts)), vector)
 
     def gated_linear(
         self, gate: str, up: str, size: int, inputs: int, activation: str
@@ -81,8 +80,8 @@ class Loader:
 
         Raises ModelError for an activation there is no kernel for.
         """
-        first, second = (self._factor(f"{name}.weight", (size, inputs)) for name in (gate, up))
-        weight = self.ops.prepare_gated(first, second, self.quantization)
+        first, second = (self._matrix(f"{name}.weight", (size, inputs)) for name in (gate, up))
+        weight = self.ops.prepare_gated(first, second, self._quantization([first, second]))
         return GatedLinear(self.ops, weight, activation)
 
     def rms_norm(self, name: str, size: int, eps: float, *, offset: float = 0.0) -> RMSNorm:
@@ -98,8 +97,8 @@ class Loader:
 
     def tied_linear(self, embedding: str, vocab_size: int, hidden_size: int) -> Linear:
         """The output matrix of a model that uses its embedding table for it."""
-        table = self._factor(f"{embedding}.weight", (vocab_size, hidden_size))
-        return Linear(self.ops, self.ops.prepare_linear([table], self.quantization), None)
+        parts = [self._matrix(f"{embedding}.weight", (vocab_size, hidden_size))]
+        return Linear(self.ops, self.ops.prepare_linear(parts, self._quantization(parts)), None)
 
     def vector(self, name: str, size: int) -> F32:
         """A vector [size] as float32."""
@@ -113,16 +112,11 @@ class Loader:
         _check_shape(tensor.name, tensor.source, shape, tensor.shape)
         return tensor
 
-    def _factor(self, name: str, shape: tuple[int, int]) -> StoredTensor:
-        """A matrix for products, of floats if it is to be quantised."""
-        tensor = self._matrix(name, shape)
-        if self.quantization and tensor.format.block_size > 1:
-            raise ConfigError(
-                f"quantization={self.quantization!r} needs float weights, but {tensor.source} "
-                f"holds {tensor.name} as {tensor.format.label}; without it they are used as they "
-                "are stored"
-            )
-        return tensor
+    def _quantization(self, parts: list[StoredTensor]) -> Quantization | None:
+        """What int8 means for these: 4-bit weights would only grow by becoming 8-bit ones."""
+        if self.quantization == "int8" and any(part.format.block_size > 1 for part in parts):
+            return "int8_activations"
+        return self.quantization
 
     def _path(self, name: str) -> str:
         return f"{self.prefix}.{name}" if self.prefix else name

@@ -104,14 +104,14 @@ class NativeOps:
     ) -> _native.Linear:
         """Matrices [N_i, K] packed as one. Raises ValueError on differing K."""
         stored = [_stored("prepare_linear", part) for part in parts]
-        return self._home.prepare_linear(stored, quantization == "int8")
+        return self._home.prepare_linear(stored, quantization)
 
     def prepare_gated(
         self, gate: StoredTensor, up: StoredTensor, quantization: Quantization | None = None
     ) -> _native.Linear:
         """Gate and up matrices [N, K]. Raises ValueError on differing shapes."""
         stored = (_stored("prepare_gated", gate), _stored("prepare_gated", up))
-        return self._home.prepare_gated(*stored, quantization == "int8")
+        return self._home.prepare_gated(*stored, quantization)
 
     def prepare_table(self, table: StoredTensor) -> _native.Table:
         """A table whose rows are read where they are stored."""

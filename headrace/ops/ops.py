@@ -35,10 +35,13 @@ KVCache: TypeAlias = Any
 """Keys and values of one layer: two arrays [num_blocks, num_kv_heads, block_size, D]."""
 
 Activation: TypeAlias = Literal["silu", "gelu_tanh"]
-Quantization: TypeAlias = Literal["int8"]
+Quantization: TypeAlias = Literal["int8", "int8_activations"]
 """`int8`: every row of the weights becomes round(w / scale) with scale = max |w| / 127, and so does
 every row of activations as it comes; products are summed exactly, then scaled.
-The exact arithmetic stands at `formats.INT8_MAX`."""
+The exact arithmetic stands at `formats.INT8_MAX`.
+`int8_activations`: weights in blocks stay as stored; every 32 activations of a row become 8-bit
+codes with a scale of their own, where the home multiplies such weights as integers; elsewhere
+nothing."""
 F32: TypeAlias = npt.NDArray[np.float32]
 I32: TypeAlias = npt.NDArray[np.int32]
 

@@ -136,14 +136,14 @@ class TorchOps:
         shapes = [part.shape for part in parts]
         if not shapes or any(len(s) != 2 or s[1] != shapes[0][1] for s in shapes):
             raise ValueError(f"{op}: parts must be matrices [N, K] of one K, got {shapes}")
-        if quantization and shapes[0][1] > MAX_INT8_COLUMNS:
+        if quantization == "int8" and shapes[0][1] > MAX_INT8_COLUMNS:
             raise ValueError(
                 f"{op}: sums over {shapes[0][1]} columns do not fit int8 products; "
                 f"at most {MAX_INT8_COLUMNS} do"
             )
         weight = torch.cat([torch.from_numpy(dequantize(part)).to(self._device) for part in parts])
         scales = None
-        if quantization:
+        if quantization == "int8":
             weight, scales = _quantize_rows(weight)
             self.weight_bytes += scales.numel() * scales.element_size()
         self.weight_bytes += weight.numel() * weight.element_size()

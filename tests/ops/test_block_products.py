@@ -1,4 +1,4 @@
-"""Products of weights stored in blocks with 16-bit activations, against the same in plain numpy."""
+"""Products of weights stored in blocks with 16- and 8-bit activations, against plain numpy."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import pytest
 from headrace.ops.dispatch import available_isas
 from headrace.ops.formats import StoredTensor, WeightFormat, dequantize
 from headrace.ops.native_ops import NativeOps
+from headrace.ops.ops import Quantization
 from tests.ops.cases import ArrayF32, random_tensor, run_rows
 
 BLOCK = 32
-LARGEST_CODE = 127 * 256 + 127
+LARGEST_CODES: dict[Quantization | None, int] = {None: 127 * 256 + 127, "int8_activations": 127}
 FORMATS = [fmt for fmt in WeightFormat if fmt.block_size > 1]
 INTEGER_ISAS = [isa for isa in available_isas() if isa != "portable" and not isa.startswith("amx")]
 # Around the rows of a pass (2, 4), of all passes (3, 8), of tiles (4, 6) and of chunks (64).
@@ -29,19 +30,22 @@ def _rows(count: int, depth: int, seed: int = 0) -> ArrayF32:
     return (rng.standard_normal((count, depth)) * sizes).astype(np.float32)
 
 
-def _rounded(x: ArrayF32) -> Any:
+def _rounded(x: ArrayF32, quantization: Quantization | None = None) -> Any:
     """What the kernels make of activations, in float64."""
+    top = np.float32(LARGEST_CODES[quantization])
     blocks = x.reshape(len(x), -1, BLOCK)
     largest = np.abs(blocks).max(axis=2, keepdims=True)
-    inverse = np.float32(LARGEST_CODE) / np.maximum(largest, np.float32(1e-30))
+    inverse = top / np.maximum(largest, np.float32(1e-30))
     codes = np.rint(blocks * np.where(largest < 1e-30, np.float32(0), inverse))
-    scales = largest / np.float32(LARGEST_CODE)
+    scales = largest / top
     return (codes.astype(np.float64) * scales).reshape(x.shape)
 
 
-def _product(ops: NativeOps, x: ArrayF32, tensor: StoredTensor, **options: Any) -> ArrayF32:
-    weight = ops.prepare_linear([tensor])
-    return run_rows(ops, lambda v: ops.linear(v, weight), x, tensor.shape[0], **options)
+def _product(
+    ops: NativeOps, x: ArrayF32, tensor: StoredTensor, quantization: Quantization | None = None
+) -> ArrayF32:
+    weight = ops.prepare_linear([tensor], quantization)
+    return run_rows(ops, lambda v: ops.linear(v, weight), x, tensor.shape[0])
 
 
 def _is_integer(isa: str, fmt: WeightFormat) -> bool:
@@ -50,8 +54,11 @@ def _is_integer(isa: str, fmt: WeightFormat) -> bool:
 
 
 @pytest.mark.parametrize("isa", INTEGER_ISAS)
+@pytest.mark.parametrize("quantization", LARGEST_CODES)
 @pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.label)
-def test_product_of_any_number_of_rows_is_that_of_rounded_rows(isa: str, fmt: WeightFormat) -> None:
+def test_product_of_any_number_of_rows_is_that_of_rounded_rows(
+    isa: str, quantization: Quantization | None, fmt: WeightFormat
+) -> None:
     rng = np.random.default_rng(fmt.block_bytes)
     ops = NativeOps(2, isa)
     for num_rows in ROW_COUNTS:
@@ -59,9 +66,9 @@ def test_product_of_any_number_of_rows_is_that_of_rounded_rows(isa: str, fmt: We
             tensor = random_tensor(fmt, outputs, depth, rng)
             x = _rows(num_rows, depth, num_rows)
             weights = dequantize(tensor).astype(np.float64).T
-            inputs = _rounded(x) if _is_integer(isa, fmt) else x.astype(np.float64)
+            inputs = _rounded(x, quantization) if _is_integer(isa, fmt) else x.astype(np.float64)
             # Sums are float32: an error is small beside the terms, not beside their sum.
-            error = np.abs(_product(ops, x, tensor) - inputs @ weights)
+            error = np.abs(_product(ops, x, tensor, quantization) - inputs @ weights)
             assert (error <= 4e-6 * (np.abs(inputs) @ np.abs(weights)).max(axis=1)[:, None]).all()
 
 
@@ -110,6 +117,25 @@ def test_a_row_that_is_not_finite_harms_no_other(isa: str, fmt: WeightFormat, ba
         result = _product(ops, x, tensor)
         assert not np.isfinite(result[0]).any()
         np.testing.assert_array_equal(result[1:], alone)
+
+
+@pytest.mark.parametrize("isa", INTEGER_ISAS)
+@pytest.mark.parametrize("quantization", LARGEST_CODES)
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.label)
+def test_row_alone_equals_row_in_any_batch_on_any_threads(
+    isa: str, quantization: Quantization | None, fmt: WeightFormat
+) -> None:
+    tensor = random_tensor(fmt, 333, 512, np.random.default_rng(6))
+    x = _rows(150, 512)
+
+    def run(threads: int, groups: int) -> ArrayF32:
+        ops = NativeOps(threads, isa)
+        weight = ops.prepare_linear([tensor], quantization)
+        return run_rows(ops, lambda v: ops.linear(v, weight), x, 333, groups=groups)
+
+    alone = run(1, 150)
+    for threads, groups in ((1, 75), (2, 50), (2, 30), (5, 17), (1, 9), (2, 3), (5, 1)):
+        np.testing.assert_array_equal(run(threads, groups), alone)
 
 
 @pytest.mark.parametrize("isa", INTEGER_ISAS)
