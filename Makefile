@@ -87,7 +87,7 @@ build/hostile/.ready:
 	build/hostile/bin/pip install --quiet --disable-pip-version-check schemathesis
 	touch $@
 
-clients: $(VENV)/.tests  ## a conversation with each client package in its newest version (the net; node too)
+clients: $(VENV)/.tests models  ## a conversation with each client package in its newest version (the net; node too)
 	test -d build/clients || $(PYTHON) -m venv build/clients
 	build/clients/bin/pip install --quiet --disable-pip-version-check --upgrade \
 		openai langchain-openai litellm instructor openai-agents

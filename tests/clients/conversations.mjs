@@ -1,4 +1,4 @@
-// One scripted conversation with each client package of JavaScript, against a real server.
+// Scripted conversations with each client package of JavaScript, against a real server.
 // Run by run.py: BASE_URL and MODEL come from the environment, the package from the arguments.
 
 import assert from "node:assert/strict";
@@ -64,5 +64,50 @@ async function withAi() {
   assert.ok(["Paris", "Rome"].includes(object.city));
 }
 
-const conversations = { openai: withOpenai, ai: withAi };
-await conversations[process.argv[2]]();
+const weatherQuestion = "What is the weather in Paris?";
+
+async function toolsWithOpenai() {
+  const { default: OpenAI } = await load("openai");
+  const client = new OpenAI({ baseURL: BASE_URL, apiKey: "none", maxRetries: 0 });
+  const parameters = {
+    type: "object", properties: { city: { enum: ["Paris", "Rome", "Oslo"] } },
+    required: ["city"], additionalProperties: false,
+  };
+  const options = {
+    model: MODEL, messages: [{ role: "user", content: weatherQuestion }], temperature: 0,
+    max_tokens: 64, tool_choice: "required",
+    tools: [{ type: "function", function: { name: "get_weather", parameters } }],
+  };
+  const whole = await client.chat.completions.create(options);
+  const [call] = whole.choices[0].message.tool_calls;
+  assert.deepEqual(JSON.parse(call.function.arguments), { city: "Paris" });
+  assert.equal(whole.choices[0].finish_reason, "tool_calls");
+  const streamed = await client.chat.completions.stream(options).finalChatCompletion();
+  const [again] = streamed.choices[0].message.tool_calls;
+  assert.equal(again.function.arguments, call.function.arguments);
+}
+
+async function toolsWithAi() {
+  const { generateText, tool } = await load("ai");
+  const { createOpenAICompatible } = await load("@ai-sdk/openai-compatible");
+  const { z } = await load("zod");
+  const provider = createOpenAICompatible({ name: "headrace", baseURL: BASE_URL });
+  const asked = [];
+  const weather = tool({
+    description: "The weather of a city.",
+    inputSchema: z.object({ city: z.enum(["Paris", "Rome", "Oslo"]) }),
+    execute: async ({ city }) => { asked.push(city); return "Sunny, 21 degrees."; },
+  });
+  const { toolCalls } = await generateText({
+    model: provider(MODEL), prompt: weatherQuestion, temperature: 0, maxOutputTokens: 64,
+    tools: { get_weather: weather }, toolChoice: "required",
+  });
+  assert.equal(toolCalls[0].toolName, "get_weather");
+  assert.deepEqual(asked, ["Paris"]);
+}
+
+const conversations = {
+  talk: { openai: withOpenai, ai: withAi },
+  tools: { openai: toolsWithOpenai, ai: toolsWithAi },
+};
+await conversations[process.argv[3]][process.argv[2]]();

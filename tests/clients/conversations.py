@@ -1,4 +1,4 @@
-"""One scripted conversation with each client package of Python, against a real server.
+"""Scripted conversations with each client package of Python, against a real server.
 
 Run by `run.py`, with a Python that has the packages: BASE_URL and MODEL come from the environment.
 """
@@ -6,6 +6,7 @@ Run by `run.py`, with a Python that has the packages: BASE_URL and MODEL come fr
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -141,14 +142,122 @@ def with_agents() -> None:
     asyncio.run(talk())
 
 
-CONVERSATIONS: dict[str, Callable[[], None]] = {
-    "openai": with_openai,
-    "langchain-openai": with_langchain,
-    "litellm": with_litellm,
-    "instructor": with_instructor,
-    "openai-agents": with_agents,
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "enum": ["Paris", "Rome", "Oslo"]}},
+            "required": ["city"],
+            "additionalProperties": False,
+        },
+    },
+}
+WEATHER_QUESTION: list[Any] = [{"role": "user", "content": "What is the weather in Paris?"}]
+
+
+def tools_with_openai() -> None:
+    from openai import OpenAI
+
+    client = OpenAI(base_url=BASE_URL, max_retries=0)
+    options: dict[str, Any] = {
+        "model": MODEL, "messages": WEATHER_QUESTION, "tools": [WEATHER], "temperature": 0,
+        "max_tokens": 64,
+    }  # fmt: skip
+    for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+        whole = client.chat.completions.create(**options, tool_choice=choice)
+        [call] = whole.choices[0].message.tool_calls
+        assert call.function.name == "get_weather"
+        assert json.loads(call.function.arguments) == {"city": "Paris"}
+        with client.chat.completions.stream(**options, tool_choice=choice) as events:
+            [streamed] = events.get_final_completion().choices[0].message.tool_calls
+        assert streamed.function.arguments == call.function.arguments
+    told = [*WEATHER_QUESTION, whole.choices[0].message,
+            {"role": "tool", "tool_call_id": call.id, "content": "Sunny, 21 degrees."}]  # fmt: skip
+    last = client.chat.completions.create(**{**options, "messages": told}, tool_choice="none")
+    assert last.choices[0].message.content
+    assert last.choices[0].message.tool_calls is None
+
+
+def tools_with_langchain() -> None:
+    from langchain_openai import ChatOpenAI
+
+    model = ChatOpenAI(base_url=BASE_URL, model=MODEL, temperature=0, max_tokens=64)
+    bound = model.bind_tools([WEATHER], tool_choice="any")
+    [call] = bound.invoke(WEATHER_QUESTION).tool_calls
+    assert (call["name"], call["args"]) == ("get_weather", {"city": "Paris"})
+    first, *rest = bound.stream(WEATHER_QUESTION)
+    for chunk in rest:
+        first += chunk
+    [streamed] = first.tool_calls
+    assert streamed["args"] == call["args"]
+
+
+def tools_with_litellm() -> None:
+    import litellm
+
+    options: dict[str, Any] = {
+        "model": f"openai/{MODEL}", "api_base": BASE_URL, "messages": WEATHER_QUESTION,
+        "tools": [WEATHER], "tool_choice": "required", "temperature": 0, "max_tokens": 64,
+    }  # fmt: skip
+    [call] = litellm.completion(**options).choices[0].message.tool_calls
+    assert json.loads(call.function.arguments) == {"city": "Paris"}
+    chunks = list(litellm.completion(**options, stream=True))
+    [streamed] = litellm.stream_chunk_builder(chunks).choices[0].message.tool_calls
+    assert streamed.function.arguments == call.function.arguments
+
+
+def tools_with_instructor() -> None:
+    import instructor
+    from openai import OpenAI
+
+    client = instructor.from_openai(OpenAI(base_url=BASE_URL), mode=instructor.Mode.TOOLS)
+    city = client.chat.completions.create(
+        model=MODEL, messages=QUESTION, response_model=City, temperature=0, max_retries=0
+    )
+    assert isinstance(city, City)
+
+
+def tools_with_agents() -> None:
+    from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, Runner, function_tool
+    from openai import AsyncOpenAI
+
+    asked: list[str] = []
+
+    @function_tool
+    def get_weather(city: Literal["Paris", "Rome", "Oslo"]) -> str:
+        """The weather of a city."""
+        asked.append(city)
+        return "Sunny, 21 degrees."
+
+    async def talk() -> None:
+        async with AsyncOpenAI(base_url=BASE_URL) as client:
+            model = OpenAIChatCompletionsModel(model=MODEL, openai_client=client)
+            settings = ModelSettings(temperature=0, max_tokens=64, tool_choice="required")
+            agent = Agent(name="a", model=model, model_settings=settings, tools=[get_weather],
+                          tool_use_behavior="stop_on_first_tool")  # fmt: skip
+            result = await Runner.run(agent, "What is the weather in Paris?")
+            assert asked == ["Paris"]
+            assert result.final_output == "Sunny, 21 degrees."
+
+    asyncio.run(talk())
+
+
+CONVERSATIONS: dict[tuple[str, str], Callable[[], None]] = {
+    ("openai", "talk"): with_openai,
+    ("langchain-openai", "talk"): with_langchain,
+    ("litellm", "talk"): with_litellm,
+    ("instructor", "talk"): with_instructor,
+    ("openai-agents", "talk"): with_agents,
+    ("openai", "tools"): tools_with_openai,
+    ("langchain-openai", "tools"): tools_with_langchain,
+    ("litellm", "tools"): tools_with_litellm,
+    ("instructor", "tools"): tools_with_instructor,
+    ("openai-agents", "tools"): tools_with_agents,
 }
 
 
 if __name__ == "__main__":
-    CONVERSATIONS[sys.argv[1]]()
+    CONVERSATIONS[sys.argv[1], sys.argv[2]]()
