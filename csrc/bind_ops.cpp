@@ -125,7 +125,8 @@ struct BoundStep {
     if (given.is_none()) return;
     const auto rows = as<FloatTable>(given);
     if (take(given_rows, &Step::given_rows).size() != rows.shape(0)) {
-      throw std::invalid_argument("forward: the embeddings given and their places differ in number");
+      throw std::invalid_argument(
+          "forward: the embeddings given and their places differ in number");
     }
     step.num_given = static_cast<int>(rows.shape(0));
     step.given_width = static_cast<int>(rows.shape(1));

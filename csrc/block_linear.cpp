@@ -24,8 +24,9 @@ void run_block_linear(Frame& frame, const Int8Kernels& kernels, int bytes, const
   shape.num_panels = num_panels;
   shape.panels_together = 4;  // two gated pairs
   shape.row_bytes = row_bytes;
-  shape.row_cache = 192 * 1024;
+  shape.row_cache = kRowCacheBytes;
   shape.row_multiple = 12;
+  shape.min_multiples = 5;
   shape.max_multiples = 40;
   // Each of these is sixteen multiply-adds, about twice what `kWorthSharing` counts.
   shape.cost = 2 * static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(depth) *

@@ -1,4 +1,5 @@
-// A product of activations in blocks of integers, of one or two bytes, with weights stored in blocks.
+// A product of activations in blocks of integers, of one or two bytes, with weights stored in
+// blocks.
 #pragma once
 
 #include "input_rows.h"

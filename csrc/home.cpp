@@ -35,6 +35,7 @@ CacheType cache_type(const std::string& dtype) {
 Home::Home(const std::string& isa, int num_threads)
     : kernels_(kernels_by_name(isa)),
       int8_kernels_(int8_kernels_beside(kernels_)),
+      block_kernels_(block_kernels_beside(kernels_)),
       num_threads_(threads_to_use(num_threads)) {}
 
 std::shared_ptr<Linear> Home::make_linear(int depth, bool int8) const {
@@ -74,11 +75,11 @@ std::vector<PanelRef> Home::pack(const StoredMatrix& matrix, int first_column, b
 }
 
 void Home::choose_products(Linear& linear, Rounding rounding) const {
-  if (linear.int8 || !int8_kernels_.multiplies_blocks) return;
+  if (linear.int8 || !block_kernels_) return;
   const bool all = std::all_of(
       linear.panels.begin(), linear.panels.end(),
-      [&](const PanelRef& panel) { return int8_kernels_.multiplies_blocks(panel.format); });
-  if (all) linear.blocks = &int8_kernels_;
+      [&](const PanelRef& panel) { return block_kernels_->multiplies_blocks(panel.format); });
+  if (all) linear.blocks = block_kernels_;
   if (rounding == Rounding::Int8Activations) linear.activation_bytes = 1;
 }
 

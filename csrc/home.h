@@ -87,6 +87,7 @@ class Home {
 
   const Kernels& kernels_;
   const Int8Kernels& int8_kernels_;
+  const Int8Kernels* block_kernels_;
   int num_threads_;
   std::shared_ptr<Arena> arena_ = std::make_shared<Arena>();
 };

@@ -10,10 +10,9 @@
 namespace headrace {
 namespace {
 
-// Rows of activations that stay in a core's second cache while panels pass by.
-constexpr std::size_t kRowCacheBytes = 192 * 1024;
 // Where there are tiles, the second cache is four times as large.
 constexpr std::size_t kTileRowCacheBytes = 4 * kRowCacheBytes;
+
 const float* or_null(const std::vector<float>& values) {
   return values.empty() ? nullptr : values.data();
 }
@@ -119,6 +118,7 @@ void LinearOp::run(Frame& frame) const {
   shape.row_bytes = static_cast<std::size_t>(depth) * (kernels.needs_bf16 ? 2 : 4);
   shape.row_cache = kernels.needs_bf16 ? kTileRowCacheBytes : kRowCacheBytes;
   shape.row_multiple = kernels.row_block;
+  shape.min_multiples = 4;
   shape.max_multiples = 20;
   // Each of these is sixteen multiply-adds, about four times what `kWorthSharing` counts.
   shape.cost = 4 * static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(depth) *

@@ -39,4 +39,12 @@ const Int8Kernels& int8_kernels_beside(const Kernels& kernels) {
   return kInt8Portable;
 }
 
+const Int8Kernels* block_kernels_beside(const Kernels& kernels) {
+  const Int8Kernels& found = int8_kernels_beside(kernels);
+  // AVX-512 without VNNI has integer kernels of half its width: floats are faster for many rows.
+  const bool is_narrow = std::string_view(kernels.name) == "avx512" &&
+                         std::string_view(found.name) != "avx512vnni";
+  return found.multiplies_blocks && !is_narrow ? &found : nullptr;
+}
+
 }  // namespace headrace

@@ -6,9 +6,8 @@
 // so every instruction set gives the same bits.
 //
 // Weights stored in blocks are integers already, with a scale for each block. Activations become
-// integers of 16 bits with a scale for each 32 of them, which loses as little as rounding sums in
-// float32 does, or of 8 bits, which show in the answers. Sums within a block are exact; blocks are
-// added in float32, in the order of k.
+// integers of 16 bits with a scale for each 32 of them, or of 8 bits, 250 times coarser, which show
+// in the answers. Sums within a block are exact; blocks are added in float32, in the order of k.
 #pragma once
 
 #include "kernels.h"
@@ -78,5 +77,8 @@ extern const Int8Kernels kInt8AmxEmulated;
 
 // The best for a processor that runs these kernels.
 const Int8Kernels& int8_kernels_beside(const Kernels& kernels);
+
+// Those for weights in blocks; null where floats are faster.
+const Int8Kernels* block_kernels_beside(const Kernels& kernels);
 
 }  // namespace headrace

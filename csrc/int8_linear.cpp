@@ -26,8 +26,9 @@ void run_int8_linear(Frame& frame, const Int8Kernels& kernels, const InputRows& 
   shape.num_panels = num_panels;
   shape.panels_together = 2;  // gated pairs, and tiles
   shape.row_bytes = static_cast<std::size_t>(row_bytes);
-  shape.row_cache = 192 * 1024;
+  shape.row_cache = kRowCacheBytes;
   shape.row_multiple = 32;
+  shape.min_multiples = 2;
   shape.max_multiples = 16;
   // Each of these is sixteen multiply-adds, about what `kWorthSharing` counts.
   shape.cost = static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(depth) *

@@ -11,14 +11,18 @@ namespace headrace {
 // Rows always done in one go: splitting them would read the weights twice from memory.
 constexpr int kRowsTogether = 64;
 
+// Bytes of activations that stay in a core's second cache while panels pass by.
+constexpr std::size_t kRowCacheBytes = 192 * 1024;
+
 struct ProductShape {
   int num_rows;
   int num_panels;
   int panels_together;     // that go well together: gated pairs, tiles
   std::size_t row_bytes;   // of activations
-  std::size_t row_cache;   // bytes of them that stay in a core's second cache as panels pass by
+  std::size_t row_cache;   // bytes of them a task may have
   int row_multiple;        // rows of whole register blocks or tiles
-  int max_multiples;       // of those in a task
+  int min_multiples;       // of those in a task, whatever the cache holds
+  int max_multiples;
   std::size_t cost;        // in the measure of kWorthSharing
 };
 
@@ -27,7 +31,7 @@ inline int rows_of_a_task(const ProductShape& shape) {
   if (shape.num_rows <= kRowsTogether) return shape.num_rows;
   const int multiple = shape.row_multiple;
   const int fit = std::clamp(static_cast<int>(shape.row_cache / shape.row_bytes),
-                             kRowsTogether / multiple * multiple, shape.max_multiples * multiple);
+                             shape.min_multiples * multiple, shape.max_multiples * multiple);
   const int chunks = (shape.num_rows + fit - 1) / fit;
   return ((shape.num_rows + chunks - 1) / chunks + multiple - 1) / multiple * multiple;
 }

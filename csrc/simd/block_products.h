@@ -1,9 +1,9 @@
 // Products of weights stored in blocks with activations of 16 or 8 bits; see int8_kernels.h.
 //
 // Codes of four k are the bytes of a lane, and the high and the low bytes of four activations are
-// broadcast to all lanes: two instructions for bytes make products of 16 bits, one those of 8. Few rows: codes are unpacked in
-// registers, so that each is read once. More rows: a stretch of a panel is unpacked to cache and
-// used for all of them.
+// broadcast to all lanes: two instructions for bytes make products of 16 bits, one those of 8. Few
+// rows: codes are unpacked in registers, so that each is read once. More rows: a stretch of a panel
+// is unpacked to cache and used for all of them.
 #pragma once
 
 #include <array>
@@ -83,6 +83,16 @@ inline std::int32_t codes_of_part(const InputBlock& x, int part) {
   return Parts == 1 ? x.codes[0] + x.codes[1] : x.codes[part];
 }
 
+// Add the sum of one scale's codes to a result. The only place that does: few rows and many have to
+// give the same bits.
+template <bool HasOffsets>
+inline vf add_block(vf result, vi total, vi zeros, vf x_scale, vf scale, vf x_sum, vf offset) {
+  if constexpr (!HasOffsets) total -= zeros;
+  result = fma(x_scale * scale, to_float(total), result);
+  if constexpr (HasOffsets) result = fma(x_sum, offset, result);
+  return result;
+}
+
 inline vi broadcast_word(const std::int8_t* bytes, int word) {
   return set1i(load_as<std::int32_t>(bytes + 4 * word));
 }
@@ -148,9 +158,8 @@ void block_product(const std::uint8_t* const* panels, const InputBlock* x, std::
             if constexpr (Both) high[m][p][v].shift();
             vi total = high[m][p][v].total;
             if constexpr (Both) total += low[m][p][v].total;
-            if constexpr (C::kZero != 0) total -= zeros;
-            a = fma(scale * readers[p].scale[v], to_float(total), a);
-            if constexpr (C::kZero == 0) a = fma(sum, readers[p].offset[v], a);
+            a = add_block<C::kZero == 0>(a, total, zeros, scale, readers[p].scale[v], sum,
+                                         readers[p].offset[v]);
           }
         }
       }
@@ -272,10 +281,9 @@ void code_tile(CodeKind<Both, Chain, Parts, HasOffsets> kind, const CodeBlock* c
           for (int v = 0; v < kVecs; ++v) {
             const CodeBlock& block = blocks[p][b];
             vf& a = acc[m][p][v];
-            vi total = sums[m][p][v].total;
-            if constexpr (!HasOffsets) total -= zeros;
-            a = fma(scale * load(block.scales[part] + v * kLanes), to_float(total), a);
-            if constexpr (HasOffsets) a = fma(sum, load(block.offsets + v * kLanes), a);
+            const vf offset = HasOffsets ? load(block.offsets + v * kLanes) : vf{};
+            a = add_block<HasOffsets>(a, sums[m][p][v].total, zeros, scale,
+                                      load(block.scales[part] + v * kLanes), sum, offset);
           }
         }
       }
@@ -428,8 +436,9 @@ inline void block_linear(const BlockArgs& a, int row_begin, int row_end, int pan
 }
 
 inline std::size_t block_scratch(int num_rows) {
-  const auto rows = static_cast<std::size_t>(std::max(num_rows, kFewBlockRows));
-  return sizeof(CodeBlock) * kUnpackedPanels * kBlockStretch + sizeof(float) * rows * kUnitStride;
+  const std::size_t few = kFewBlockRows * kUnitStride;
+  const std::size_t sums = static_cast<std::size_t>(num_rows) * kUnpackedPanels * kPanelWidth;
+  return sizeof(CodeBlock) * kUnpackedPanels * kBlockStretch + sizeof(float) * std::max(few, sums);
 }
 
 template <bool Both>

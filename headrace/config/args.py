@@ -108,8 +108,8 @@ class EngineArgs(ForeignArgs):
     quantization: Literal["int8"] | None = option(
         None,
         "int8 rounds float weights to 8 bits at load, and activations as they come: half the "
-        "memory of bfloat16, faster, less exact. Weights of .gguf files stay as stored. Default: "
-        "nothing is rounded to 8 bits.",
+        "memory of bfloat16, faster, less exact. Weights in blocks (Q4_K, Q8_0, ..) stay as "
+        "stored. Default: nothing is rounded to 8 bits.",
         group="Model",
         choices=("int8",),
     )

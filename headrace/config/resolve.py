@@ -190,8 +190,8 @@ def _quantization(asked: str | None, reasons: Reasons) -> Literal["int8"] | None
         return None
     if asked == "int8":
         reasons["quantization"] = (
-            "float weights are rounded to 8 bits at load, the logits' too; those of .gguf files "
-            "stay, and activations are rounded to 8 bits"
+            "float weights are rounded to 8 bits at load, the logits' too; those stored in blocks "
+            "stay, and what they meet is rounded to 8 bits where they are multiplied as integers"
         )
         return "int8"
     raise ConfigError(

@@ -51,7 +51,7 @@ void check_format(const std::string& isa, Format format) {
     const Weights weights = random_weights(format, s.outputs, depth, 1);
     const Matrix x = random_matrix(s.rows, depth, 2);
     const std::vector<float> bias = random_vector(s.outputs, 3);
-    const auto linear = home->prepare_linear({weights.stored}, false);
+    const auto linear = home->prepare_linear({weights.stored}, Rounding::None);
     Matrix expected = product(x, weights.values());
     for (int r = 0; r < s.rows; ++r) {
       for (int n = 0; n < s.outputs; ++n) expected.row(r)[n] += bias[static_cast<std::size_t>(n)];
@@ -76,7 +76,7 @@ void check_gated(const std::string& isa, Format gate_format, Format up_format,
   const Weights gate = random_weights(gate_format, 83, 256, 4);
   const Weights up = random_weights(up_format, 83, 256, 5);
   const Matrix x = random_matrix(37, 256, 6);
-  const auto linear = home->prepare_gated(gate.stored, up.stored, false);
+  const auto linear = home->prepare_gated(gate.stored, up.stored, Rounding::None);
   Matrix expected = product(x, gate.values());
   const Matrix others = product(x, up.values());
   for (std::size_t i = 0; i < expected.values.size(); ++i) {
@@ -112,7 +112,7 @@ void check_int8(const std::string& isa, int num_rows, int outputs, int depth) {
   const auto home = make_home(isa);
   const Weights weights = random_weights(Format::BF16, outputs, depth, 12);
   const Matrix x = random_matrix(num_rows, depth, 13);
-  const auto linear = home->prepare_linear({weights.stored}, true);
+  const auto linear = home->prepare_linear({weights.stored}, Rounding::Int8);
   const auto run = [&](int rows_at_once) {
     return run_rows(home, x, outputs, rows_at_once,
                     [&](Program& p, const Slot& rows) { return p.linear(rows, linear, {}); });
@@ -142,7 +142,7 @@ void check_residual_and_parts(const std::string& isa) {
     std::copy(values.values.begin(), values.values.end(), all.row(row));
     row += values.rows;
   }
-  const auto linear = home->prepare_linear(stored, false);
+  const auto linear = home->prepare_linear(stored, Rounding::None);
   for (int rows : {1, 3, 20}) {
     const Matrix x = random_matrix(rows, 256, 11);
     Matrix expected = product(x, all);
