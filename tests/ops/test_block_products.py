@@ -83,7 +83,7 @@ def test_product_of_any_number_of_rows_is_that_of_rounded_rows(
 def test_largest_codes_and_activations_do_not_overflow(
     isa: str, quantization: Quantization | None, fmt: WeightFormat
 ) -> None:
-    """All bits of all codes set, and activations whose bytes are the largest there are, -128 too."""
+    """All bits of all codes set, and activations whose bytes are the largest, -128 among them."""
     low = (100 * 256 - 128) / LARGEST_CODES[None]  # its bytes are 100 and -128
     tensor = random_tensor(fmt, 16, 256, np.random.default_rng(1))
     blocks = tensor.data.reshape(-1, fmt.block_bytes)
