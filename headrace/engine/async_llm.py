@@ -201,6 +201,7 @@ class AsyncLLM(AsyncControlVerbs):
         kv_hints: object = None,
         reasoning_ended: bool | None = None,
         reasoning_parser_kwargs: Mapping[str, Any] | None = None,
+        tenant: str | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """add_request and iterate. Leaving early (cancelled, closed, failed) aborts the request.
 
@@ -220,6 +221,7 @@ class AsyncLLM(AsyncControlVerbs):
             trace_headers=trace_headers,
             priority=priority,
             data_parallel_rank=data_parallel_rank,
+            tenant=tenant,
         )
         if isinstance(prompt, AsyncGenerator):
             if reasoning_ended is not None or reasoning_parser_kwargs is not None:

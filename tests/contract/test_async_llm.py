@@ -42,7 +42,7 @@ get_supported_tasks get_tokenizer is_tracing_enabled do_log_stats wait_for_reque
 """
 ARGUMENTS = """
 request_id prompt params arrival_time lora_request tokenization_kwargs trace_headers priority
-data_parallel_rank session_id prompt_text reasoning_ended reasoning_parser_kwargs kv_hints
+data_parallel_rank session_id prompt_text reasoning_ended reasoning_parser_kwargs kv_hints tenant
 """
 
 
