@@ -32,10 +32,10 @@ def make_protocol(settings: LimitSettings) -> type[asyncio.Protocol]:
         soft, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         most = 2**31 if soft == resource.RLIM_INFINITY else max(1, soft - OTHER_FILES)
     bounds = {"limits": settings, "max_connections": most}
-    return type("BoundedProtocol", (_Bounded,), bounds)
+    return type("BoundedProtocol", (Bounded,), bounds)
 
 
-class _Bounded(HttpToolsProtocol):
+class Bounded(HttpToolsProtocol):
     """One connection."""
 
     limits: ClassVar[LimitSettings]
@@ -51,13 +51,17 @@ class _Bounded(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         if len(self.connections) > self.max_connections:
-            logger.warning_once(
-                "more than %d connections: further ones are refused (--max-connections)",
-                self.max_connections,
-            )
+            self.warn_of_too_many()
             self._refuse(503, "ServiceUnavailableError", "there are too many connections")
         else:
             self._wait_for_head()
+
+    def warn_of_too_many(self) -> None:
+        """Tell the log, once, that connections are refused."""
+        logger.warning_once(
+            "more than %d connections: further ones are refused (--max-connections)",
+            self.max_connections,
+        )
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._head_has_come()

@@ -27,7 +27,8 @@ class LimitSettings:
     )
     header_timeout: float = option(
         30.0,
-        "Seconds a connection may take to send the head of a request; 0 is for ever.",
+        "Seconds a connection may take to send the head of a request, and before that for the "
+        "handshake of TLS; 0 is for ever.",
         group="Limits",
     )
     body_timeout: float = option(

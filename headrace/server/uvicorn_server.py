@@ -6,12 +6,16 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections.abc import Iterator
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
-from headrace.server.http_protocol import make_protocol
+from headrace.server.handshake import Handshake
+from headrace.server.http_protocol import Bounded, make_protocol
 from headrace.server.middleware import DirectSend
 from headrace.server.settings import ServerSettings
 
@@ -67,8 +71,31 @@ def _is_no_cancellation(record: logging.LogRecord) -> bool:
 
 
 class Server(uvicorn.Server):
-    """Uvicorn, with the signals left to us: it would end by the signal, we end with a status."""
+    """Uvicorn, with the signals left to us: it would end by the signal, we end with a status. And
+    with TLS handshakes that are bounded as connections are."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen. Handshakes are ours: uvicorn is not told that there is TLS while it binds."""
+        context = self.config.ssl
+        if context is not None:
+            make: Any = _shaking_hands(self.config.http_protocol_class, context)
+            self.config.http_protocol_class = make
+            self.config.ssl = None
+        try:
+            await super().startup(sockets)
+        finally:
+            self.config.ssl = context
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+def _shaking_hands(make_inner: Any, context: ssl.SSLContext) -> Callable[..., Handshake]:
+    pending: set[Handshake] = set()
+
+    def make(**options: Any) -> Handshake:
+        inner: Bounded = make_inner(**options)
+        return Handshake(inner, context, pending)
+
+    return make

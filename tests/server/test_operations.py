@@ -7,6 +7,7 @@ import contextlib
 import json
 import logging
 import shutil
+import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -180,6 +181,50 @@ async def test_renewed_certificate_is_shown_and_a_broken_one_is_not(
         key.write_text(new_key.read_text())
         reload_certificate(context, settings)
         assert await asyncio.to_thread(shown_certificate, port) == new_certificate.read_text()
+
+
+async def open_silently(port: int, number: int) -> list[socket.socket]:
+    """Connections that never begin their handshake."""
+    made = [socket.create_connection(("127.0.0.1", port)) for _ in range(number)]
+    await asyncio.sleep(0.05)
+    return made
+
+
+def is_open(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except ConnectionError:
+        return False
+
+
+async def test_handshakes_count_as_connections_and_have_their_time_limit(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    key, certificate = make_certificate(tmp_path, "localhost")
+    options = {"ssl_keyfile": key, "ssl_certfile": certificate}
+    async with serving(engine, **options, max_connections=3, header_timeout=0.6) as (_, port):
+        silent = await open_silently(port, 6)
+        try:
+            await until(lambda: sum(map(is_open, silent)) == 3)
+            with pytest.raises(OSError):
+                await asyncio.to_thread(shown_certificate, port)
+            await until(lambda: not any(map(is_open, silent)))
+        finally:
+            for connection in silent:
+                connection.close()
+        context = ssl.create_default_context(cafile=certificate)
+        async with httpx.AsyncClient(verify=context) as client:
+            answer = await client.get(f"https://localhost:{port}/version")
+            assert answer.status_code == 200
+        # A handshake that fails gives its place back at once.
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", port)) as broken:
+                broken.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                await until(lambda one=broken: not is_open(one))  # type: ignore[misc]
+        assert await asyncio.to_thread(shown_certificate, port)
 
 
 @pytest.mark.parametrize(
