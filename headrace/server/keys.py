@@ -106,10 +106,10 @@ def read_key_file(path: str | Path) -> list[Key]:
 
 
 def _key(record: KeyRecord, where: str) -> Key:
-    if not _NAME.fullmatch(record.name):
+    if not _NAME.fullmatch(record.name):  # not repeated: it may be a key
         raise ConfigError(
             f"{where}.name must be 1 to 64 letters, digits, '.', '_' or '-', and begin with a "
-            f"letter or digit, got {record.name!r}"
+            "letter or digit"
         )
     if (record.key is None) == (record.sha256 is None):
         raise ConfigError(f"{where} ({record.name}) needs either key or sha256")

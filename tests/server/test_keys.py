@@ -69,6 +69,7 @@ def test_file_gives_names_scopes_and_limits_and_may_hold_digests(tmp_path: Path)
         ('{"keys": [{"name": "a", "key": " "}]}', "must not be empty"),
         ('{"keys": [{"name": "a", "sha256": "12"}]}', "64 hexadecimal"),
         ('{"keys": [{"name": "a b", "key": "k"}]}', "keys[0].name"),
+        ('{"keys": [{"name": "' + SECRET + '/+=", "key": "k"}]}', "keys[0].name"),
         ('{"keys": [{"name": "a", "key": "k"}, {"name": "a", "key": "l"}]}', "the same name"),
         ('{"keys": [{"name": "a", "key": "k"}, {"name": "b", "key": "k"}]}', "the same key"),
         ('{"keys": [{"name": "a", "key": "k", "limits": {"max_num_reqs": -1}}]}', "negative"),
