@@ -34,7 +34,7 @@ def settings_table(config: EngineConfig, settings: ServerSettings) -> list[str]:
         ("backend", config.device.backend),
         ("num_threads", config.device.num_threads or "auto"),
         ("listens on", _listens_on(settings)),
-        ("api keys", len(settings.api_key) or "none: everybody may use it"),
+        ("api keys", _keys(settings)),
     ]
     if model.generation_config:
         rows.insert(5, ("generation_config", "model"))
@@ -49,3 +49,10 @@ def _listens_on(settings: ServerSettings) -> str:
     if settings.uds is not None:
         return settings.uds
     return f"{settings.host or 'all interfaces'}, port {settings.port or 'any'}"
+
+
+def _keys(settings: ServerSettings) -> str:
+    named, path = len(settings.api_key), settings.api_key_file
+    if path is None:
+        return str(named or "none: everybody may use it")
+    return f"{named} and those of {path}" if named else f"those of {path}"

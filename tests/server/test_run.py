@@ -271,6 +271,25 @@ def test_table_of_settings_gives_reasons_and_no_secrets(caplog: pytest.LogCaptur
     assert "hidden" not in text
 
 
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, "none: everybody may use it"),
+        ({"api_key": ["hidden"]}, "1"),
+        ({"api_key_file": "k.json"}, "those of k.json"),
+        ({"api_key": ["hidden"], "api_key_file": "k.json"}, "1 and those of k.json"),
+    ],
+)
+def test_table_of_settings_tells_who_may_use_the_server(
+    options: dict[str, Any], told: str
+) -> None:
+    (line,) = [
+        line for line in settings_table(make_config(), ServerSettings(**options))
+        if "api keys" in line
+    ]  # fmt: skip
+    assert line.split(maxsplit=2)[2] == told
+
+
 # -- what changes while a server runs --------------------------------------------------------
 
 
