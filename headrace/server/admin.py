@@ -15,6 +15,7 @@ import headrace
 from headrace.errors import ValidationError
 from headrace.messages.requests import PauseMode
 from headrace.server.answer import json_response
+from headrace.server.open_requests import find_request
 from headrace.server.protocol.common import RequestRecord
 from headrace.server.settings import ServerSettings
 from headrace.server.state import ServerState
@@ -104,14 +105,20 @@ async def server_info(state: ServerState, _request: Request) -> Response:
 
 
 async def abort_requests(state: ServerState, request: Request) -> Response:
-    """End requests under way by their ids; all of them, when no ids are given."""
+    """End requests under way by their handles, or ids that no two have; all of them, when none are
+    given."""
     wanted = None
     if body := await _body(request):
         try:
             wanted = msgspec.json.decode(body, type=AbortBody).request_ids
         except msgspec.DecodeError as error:
             raise ValidationError(f"the body is not valid: {error}", param="request_ids") from None
-    ended = [one for one in state.open_requests.all() if wanted is None or one.id in set(wanted)]
+    ended = state.open_requests.all()
+    if wanted is not None:
+        known = {name for one in ended for name in (one.handle, one.id)}
+        # All are found before the first is ended.
+        found = {find_request(ended, name) for name in known.intersection(wanted)}
+        ended = [one for one in ended if one in found]
     for one in ended:
         await one.end(state.engine)
     return _json({"status": "aborted", "num_ended": len(ended)})

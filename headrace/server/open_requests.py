@@ -5,16 +5,20 @@ Holds each key to its limits. On the event loop only; each request is held by on
 
 from __future__ import annotations
 
+import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from headrace.engine.admission import ServedRate
 from headrace.engine.client import EngineClient, RequestOutputStream
+from headrace.errors import ValidationError
 from headrace.sampling_params import SamplingParams
 from headrace.server.caller import Caller
 from headrace.server.errors import KeyLimitError
+
+MAX_SHOWN_HANDLES = 20
 
 
 @dataclass(eq=False, slots=True)
@@ -23,6 +27,7 @@ class OpenRequest:
 
     Attributes:
         id: as its answer names it; a client may have given it, so others may have the same.
+        handle: what only it is called, for whoever wants to end it.
         num_answers, num_prompt_tokens, max_tokens: of its prompts together; max_tokens is what
             prompts and answers may come to.
         trace_headers: `traceparent` and `tracestate`, where it has them.
@@ -41,6 +46,7 @@ class OpenRequest:
     streams: list[RequestOutputStream] = field(default_factory=list)
     is_ended: bool = False
     began: float = field(default_factory=time.monotonic)
+    handle: str = field(default_factory=lambda: f"req-{secrets.token_hex(8)}")
 
     @property
     def core_ids(self) -> list[str]:
@@ -57,6 +63,25 @@ class OpenRequest:
         self.is_ended = True
         if self.streams:
             await engine.abort(self.core_ids, internal=True)
+
+
+def find_request(among: Iterable[OpenRequest], name: str) -> OpenRequest | None:
+    """The one with this handle, or the only one with this id; None when there is none.
+
+    Raises:
+        ValidationError: several have this id; the message lists their handles.
+    """
+    found = [one for one in among if name in (one.handle, one.id)]
+    if len(found) > 1:
+        shown = ", ".join(one.handle for one in found[:MAX_SHOWN_HANDLES])
+        left = len(found) - MAX_SHOWN_HANDLES
+        more = f" and {left} more" if left > 0 else ""
+        raise ValidationError(
+            f"{len(found)} requests under way have this id; name one of them by its handle: "
+            f"{shown}{more}",
+            param="request_id",
+        )
+    return found[0] if found else None
 
 
 class _Use:

@@ -13,7 +13,7 @@ from headrace.messages.outputs import RequestProgress
 from headrace.server.answer import json_response
 from headrace.server.caller import caller_of
 from headrace.server.errors import NotFoundError
-from headrace.server.open_requests import OpenRequest
+from headrace.server.open_requests import OpenRequest, find_request
 from headrace.server.state import ServerState
 
 
@@ -22,6 +22,9 @@ class RequestInfo(msgspec.Struct, kw_only=True):
     furthest, the place of the one that is next, and the sums of their tokens."""
 
     id: str
+    """As its answer names it; others may have the same."""
+    handle: str
+    """What only this one is called."""
     object: Literal["request"] = "request"
     key: str | None
     route: str
@@ -47,7 +50,7 @@ class RequestEnded(msgspec.Struct):
     """The body of DELETE /v1/requests/{id}."""
 
     id: str
-    num_ended: int
+    handle: str
     object: Literal["request.deleted"] = "request.deleted"
     deleted: Literal[True] = True
 
@@ -62,16 +65,16 @@ async def list_requests(state: ServerState, request: Request) -> Response:
 
 
 async def delete_request(state: ServerState, request: Request) -> Response:
-    """End a request under way: its client gets what there is, and finish_reason `abort`."""
+    """End a request under way, named by its handle, or by its id where no other has the same: its
+    client gets what there is, and finish_reason `abort`."""
     wanted = request.path_params["request_id"]
-    found = [one for one in state.open_requests.of(caller_of(request.scope)) if one.id == wanted]
-    if not found:
+    found = find_request(state.open_requests.of(caller_of(request.scope)), wanted)
+    if found is None:
         raise NotFoundError(
             f"there is no request {wanted!r} under way", param="request_id", value=wanted
         )
-    for one in found:
-        await one.end(state.engine)
-    return json_response(RequestEnded(wanted, len(found)))
+    await found.end(state.engine)
+    return json_response(RequestEnded(found.id, found.handle))
 
 
 def _info(opened: OpenRequest, progress: dict[str, RequestProgress]) -> RequestInfo:
@@ -85,6 +88,7 @@ def _info(opened: OpenRequest, progress: dict[str, RequestProgress]) -> RequestI
     metrics = [stream.metrics for stream in opened.streams]
     return RequestInfo(
         id=opened.id,
+        handle=opened.handle,
         key=opened.caller.name,
         route=opened.route,
         arrived=opened.caller.arrived,

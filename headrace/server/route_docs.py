@@ -124,7 +124,7 @@ DOCS: Mapping[str, RouteDoc] = {
     "/v1/models": RouteDoc(STATE, ModelList, errors=(503,)),
     "/v1/models/{model_id:path}": RouteDoc(STATE, ModelCard, errors=(404, 503)),
     "/v1/requests": RouteDoc(STATE, RequestList, errors=(503,)),
-    "/v1/requests/{request_id:path}": RouteDoc(STATE, RequestEnded, errors=(404, 503)),
+    "/v1/requests/{request_id:path}": RouteDoc(STATE, RequestEnded, errors=(400, 404, 503)),
     "/load": RouteDoc(STATE, Load),
     "/health": RouteDoc(STATE, errors=(503,)),
     "/livez": RouteDoc(STATE),

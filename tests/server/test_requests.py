@@ -66,6 +66,7 @@ async def test_requests_under_way_are_listed_with_stage_and_tokens(
         (found,) = (await client.get("/v1/requests")).json()["data"]
         assert found.pop("age") >= 0
         assert found.pop("arrived") > 1e9
+        assert found.pop("handle").startswith("req-")
         assert found == {
             "id": "cmpl-mine", "object": "request", "key": None, "route": "/v1/completions",
             "stage": "decode", "position": None, "num_answers": 2, "prompt_tokens": 6,
@@ -83,9 +84,9 @@ async def test_ended_request_gets_what_there_is_and_finish_reason_abort(
     engine.gate.clear()
     async with asking(client, engine, request_id="x", stream=stream) as task:
         answer = await client.delete("/v1/requests/cmpl-x")
-        assert answer.json() == {
-            "id": "cmpl-x", "num_ended": 1, "object": "request.deleted", "deleted": True,
-        }  # fmt: skip
+        ended = answer.json()
+        assert ended.pop("handle").startswith("req-")
+        assert ended == {"id": "cmpl-x", "object": "request.deleted", "deleted": True}
         engine.gate.set()
         answer = await asyncio.wait_for(task, 10)
     assert answer.status_code == 200
@@ -117,12 +118,40 @@ async def test_a_key_sees_and_ends_its_own_requests_and_admin_all(
         assert engine.tenants == ["alice", "bob"]
         # Two requests have the same id: alice ends hers only.
         answer = await client.delete("/v1/requests/cmpl-same", headers=bearer("a"))
-        assert answer.json()["num_ended"] == 1
+        assert answer.status_code == 200
         engine.gate.set()
         assert (await first).json()["choices"][0]["finish_reason"] == "abort"
         engine.gate.clear()
     check_error(await client.get("/v1/requests"), 401)
     check_error(await client.post("/v1/completions", json=PROMPT, headers=bearer("r")), 403)
+
+
+@pytest.mark.parametrize("key", ["a", "r"], ids=["of one key", "for admin"])
+async def test_of_several_with_one_id_only_the_one_named_by_its_handle_is_ended(
+    engine: FakeEngine, client_of: ClientOf, tmp_path: Path, key: str
+) -> None:
+    client = client_of(engine, api_key_file=keys(tmp_path), enable_admin_routes=True)
+    engine.gate.clear()
+    ask, headers = {"request_id": "same"}, bearer(key)
+    async with (
+        asking(client, engine, "a", **ask) as first,
+        asking(client, engine, "a", **ask) as (second),
+    ):
+        listed = (await client.get("/v1/requests", headers=headers)).json()["data"]
+        handles = [one["handle"] for one in listed]
+        assert len(set(handles)) == 2
+        answer = await client.delete("/v1/requests/cmpl-same", headers=headers)
+        error = check_error(answer, 400, "request_id")
+        assert all(handle in error["message"] for handle in handles)
+        for names in (["cmpl-same"], [handles[0], "cmpl-same"]):
+            body = {"request_ids": names}
+            answer = await client.post("/abort_requests", json=body, headers=bearer("r"))
+            check_error(answer, 400, "request_id")
+        answer = await client.delete(f"/v1/requests/{handles[1]}", headers=headers)
+        assert (answer.json()["id"], answer.json()["handle"]) == ("cmpl-same", handles[1])
+        engine.gate.set()
+        reasons = [(await one).json()["choices"][0]["finish_reason"] for one in (first, second)]
+        assert reasons == ["stop", "abort"]
 
 
 @pytest.mark.parametrize(

@@ -280,9 +280,7 @@ def test_table_of_settings_gives_reasons_and_no_secrets(caplog: pytest.LogCaptur
         ({"api_key": ["hidden"], "api_key_file": "k.json"}, "1 and those of k.json"),
     ],
 )
-def test_table_of_settings_tells_who_may_use_the_server(
-    options: dict[str, Any], told: str
-) -> None:
+def test_table_of_settings_tells_who_may_use_the_server(options: dict[str, Any], told: str) -> None:
     (line,) = [
         line for line in settings_table(make_config(), ServerSettings(**options))
         if "api keys" in line
