@@ -19,6 +19,8 @@ from headrace.server.caller import Caller
 from headrace.server.errors import KeyLimitError
 
 MAX_SHOWN_HANDLES = 20
+_LIMITED_BY = {"max_num_reqs": "n", "max_num_queued_reqs": "n", "max_num_tokens": "max_tokens"}
+"""A limit of a key -> the field a client may lower to stay within it."""
 
 
 @dataclass(eq=False, slots=True)
@@ -122,6 +124,7 @@ class OpenRequests:
 
         Raises:
             KeyLimitError: with them the key would pass a limit.
+            ValidationError: they alone would.
         """
         if caller.key is None:
             yield
@@ -139,6 +142,7 @@ class OpenRequests:
 
         Raises:
             KeyLimitError: with it the key would pass a limit.
+            ValidationError: it alone would.
         """
         use = self._use_of(request.caller)
         self._check(
@@ -161,7 +165,7 @@ class OpenRequests:
     def _check(
         self, caller: Caller, use: _Use, num_answers: int, num_prompt_tokens: int, max_tokens: int
     ) -> None:
-        """Raise KeyLimitError when this much more would pass a limit of the caller's key."""
+        """Raise when this much more would pass a limit of the caller's key."""
         if caller.key is None:
             return
         limits, live = caller.key.limits, use.requests.values()
@@ -190,6 +194,11 @@ def _check_limit(use: _Use, name: str, limit: int, used: int, more: int) -> None
         return
     by_tokens = name.endswith("tokens")
     what = "tokens" if by_tokens else "answers"
+    if more > limit:  # however long its client waited
+        raise ValidationError(
+            f"this key may have {limit} {what} under way ({name}), the request alone is for {more}",
+            param=_LIMITED_BY.get(name),
+        )
     raise KeyLimitError(
         f"this key is at its limit: {used} {what} are under way, {more} more would pass "
         f"{name} = {limit}",

@@ -191,6 +191,34 @@ async def test_key_at_its_limit_gets_a_429_and_others_go_on(
         pass  # what ended counts no more
 
 
+@pytest.mark.parametrize(
+    ("limits", "body", "param"),
+    [
+        ({"max_num_reqs": 0}, {}, "n"),
+        ({"max_num_reqs": 2}, {"n": 3}, "n"),
+        ({"max_num_reqs": 2}, {"prompt": ["a", "b", "c"]}, "n"),
+        ({"max_num_queued_reqs": 2}, {"n": 3}, "n"),
+        ({"max_num_tokens": 52}, {}, "max_tokens"),
+        ({"max_num_tokens": 0}, {}, "max_tokens"),
+        ({"max_num_queued_tokens": 2}, {}, None),
+    ],
+)
+async def test_request_that_a_key_can_never_make_is_a_400_that_is_not_tried_again(
+    engine: FakeEngine,
+    client_of: ClientOf,
+    tmp_path: Path,
+    limits: dict[str, int],
+    body: dict[str, Any],
+    param: str | None,
+) -> None:
+    client = client_of(engine, api_key_file=keys(tmp_path, **limits))
+    answer = await client.post("/v1/completions", json={**PROMPT, **body}, headers=bearer("a"))
+    error = check_error(answer, 400, param)
+    assert next(iter(limits)) in error["message"]
+    assert "retry-after" not in answer.headers
+    assert not engine.seen
+
+
 async def test_requests_that_are_being_read_count_for_a_key(
     engine: FakeEngine, client_of: ClientOf, tmp_path: Path
 ) -> None:
@@ -257,9 +285,10 @@ async def test_what_keys_take_is_counted_by_their_names(
     client = client_of(engine, api_key_file=keys(tmp_path, max_num_tokens=60), public_metrics=True)
     answer = await client.post("/v1/completions", json=PROMPT, headers=bearer("a"))
     assert answer.status_code == 200
-    body = {**PROMPT, "n": 2}
-    check_error(await client.post("/v1/completions", json=body, headers=bearer("a")), 429)
-    text = (await client.get("/metrics")).text
+    engine.gate.clear()
+    async with asking(client, engine, "a"):
+        check_error(await client.post("/v1/completions", json=PROMPT, headers=bearer("a")), 429)
+        text = (await client.get("/metrics")).text
     for line in (
         'headrace:key_requests_total{key="alice",model_name="tiny"} 1.0',
         'headrace:key_prompt_tokens_total{key="alice",model_name="tiny"} 3.0',
