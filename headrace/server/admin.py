@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import headrace
-from headrace.errors import ValidationError
+from headrace.errors import ConfigError, UnsupportedError, ValidationError
 from headrace.messages.requests import PauseMode
 from headrace.server.answer import json_response
 from headrace.server.open_requests import find_request
@@ -84,7 +84,10 @@ async def reset_prefix_cache(state: ServerState, request: Request) -> Response:
 
 async def start_profile(state: ServerState, _request: Request) -> Response:
     """Profile the steps to come into `--profiler-dir`."""
-    await state.engine.start_profile()
+    try:
+        await state.engine.start_profile()
+    except ConfigError as error:  # no folder: the server cannot do it, as it was started
+        raise UnsupportedError(str(error)) from None
     return _json({"status": "profiling"})
 
 

@@ -12,7 +12,7 @@ import ssl
 import subprocess
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -20,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from headrace.engine.async_llm import AsyncLLM
 from headrace.errors import ConfigError
 from headrace.logger import LINE_FIELDS, JsonFormatter
 from headrace.messages.outputs import SchedulerStats
@@ -28,6 +29,7 @@ from headrace.server.listen import bind
 from headrace.server.settings import ServerSettings
 from headrace.server.tls import reload_certificate, tls_files
 from headrace.server.uvicorn_server import Server, uvicorn_config
+from tests.engine.fakes import FACTORY, make_config, save_tokenizer
 from tests.server.conftest import check_error, frames_of, until
 from tests.server.fakes import FakeEngine, say
 
@@ -284,6 +286,19 @@ async def test_bad_values_of_admin_routes_name_the_field(
 ) -> None:
     check_error(await client_of(engine, enable_admin_routes=True).post(path), 400, param)
     assert not engine.verbs
+
+
+async def test_profile_without_a_folder_is_a_400_that_names_the_option(
+    client_of: ClientOf, tmp_path: Path
+) -> None:
+    config = make_config(tokenizer=save_tokenizer(tmp_path / "tokenizer"))
+    counting = AsyncLLM(config, executor_factory=FACTORY)
+    try:
+        client = client_of(cast(Any, counting), enable_admin_routes=True)
+        error = check_error(await client.post("/start_profile"), 400)
+        assert "--profiler-dir" in error["message"]
+    finally:
+        counting.shutdown()
 
 
 async def test_admin_routes_need_the_scope_and_info_tells_no_secret(
