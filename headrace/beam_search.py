@@ -19,8 +19,9 @@ from headrace.text.tokenizer import Tokenizer
 
 Ask = Callable[[list[EngineInput], SamplingParams], list[RequestOutput]]
 """Runs requests to their ends; the outputs come in their order."""
-Rounds = Generator[list[EngineInput], list[RequestOutput], "list[BeamSearchOutput]"]
-"""Gives the beams of each round and wants their outputs; returns the answers."""
+Rounds = Generator[list[EngineInput], list[RequestOutput] | None, "list[BeamSearchOutput]"]
+"""Gives the beams of each round and wants their outputs, or None to end with what there is; returns
+the answers."""
 
 
 @dataclass(slots=True)
@@ -36,7 +37,7 @@ class BeamSearchSequence:
     cum_logprob: float = 0.0
     text: str | None = None
     finish_reason: str | None = None
-    """`stop` or `length`."""
+    """`stop` or `length`; `abort` of beams that were under way when the search was ended."""
     stop_reason: int | str | None = None
     lora_request: object | None = field(default=None, repr=False)
 
@@ -117,9 +118,12 @@ class BeamSearch:
             beams = [beam for search in searches for beam in search.beams]
             if not beams:
                 break
-            outputs = iter((yield [self._input(beam) for beam in beams]))
+            outputs = yield [self._input(beam) for beam in beams]
+            if outputs is None:
+                return [self._finish(search, "abort") for search in searches]
+            following = iter(outputs)
             for search in searches:
-                self._advance(search, [next(outputs) for _ in search.beams])
+                self._advance(search, [next(following) for _ in search.beams])
         return [self._finish(search) for search in searches]
 
     def _input(self, beam: BeamSearchSequence) -> EngineInput:
@@ -171,9 +175,9 @@ class BeamSearch:
             length -= 1
         return beam.cum_logprob / math.pow(length, self._params.length_penalty)
 
-    def _finish(self, search: _Search) -> BeamSearchOutput:
+    def _finish(self, search: _Search, reason: str = "length") -> BeamSearchOutput:
         for beam in search.beams:
-            beam.finish_reason = "length"
+            beam.finish_reason = reason
         best = sorted([*search.done, *search.beams], key=self._score, reverse=True)
         best = best[: self._params.beam_width]
         for beam in best:

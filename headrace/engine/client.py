@@ -21,11 +21,13 @@ class RequestOutputStream(Protocol):
 
     request_id: str
 
-    core_ids: Sequence[str]
-    """In the core; n of them."""
-
     metrics: RequestMetrics
     """What it took until now."""
+
+    @property
+    def core_ids(self) -> Sequence[str]:
+        """In the core; n of them."""
+        ...
 
     def __aiter__(self) -> RequestOutputStream: ...
 

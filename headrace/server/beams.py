@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from headrace.beam_search import BeamSearch, BeamSearchSequence
 from headrace.engine.client import EngineClient, RequestOutputStream
-from headrace.errors import EngineGenerateError, UnsupportedError, ValidationError
+from headrace.errors import UnsupportedError, ValidationError
 from headrace.inputs import EngineInput
 from headrace.logprobs import TokenLogprobMap
 from headrace.outputs import CompletionOutput, RequestMetrics, RequestOutput
@@ -116,8 +116,12 @@ class BeamStream:
             skip_special_tokens=params.skip_special_tokens,
         )
         self._round: list[RequestOutputStream] = []
-        self.core_ids: Sequence[str] = []
         self._is_done = False
+
+    @property
+    def core_ids(self) -> Sequence[str]:
+        """Those of the round that is under way."""
+        return [core_id for stream in self._round for core_id in stream.core_ids]
 
     def __aiter__(self) -> BeamStream:
         return self
@@ -147,7 +151,7 @@ class BeamStream:
             inputs = next(rounds)
             while True:
                 outputs = await self._outputs(inputs, search.step_params)
-                if num_cached is None:
+                if num_cached is None and outputs is not None:
                     num_cached = outputs[0].num_cached_tokens
                 inputs = rounds.send(outputs)
         except StopIteration as end:
@@ -168,11 +172,11 @@ class BeamStream:
 
     async def _outputs(
         self, inputs: Sequence[EngineInput], params: SamplingParams
-    ) -> list[RequestOutput]:
-        """One token of every beam.
+    ) -> list[RequestOutput] | None:
+        """One token of every beam; None when somebody ended the search.
 
         Raises:
-            EngineGenerateError: one of them failed, or somebody ended the search.
+            EngineGenerateError: one of them failed.
         """
         name, priority = self.request_id, self._job.priority
         found = []
@@ -180,12 +184,11 @@ class BeamStream:
             for index, beam in enumerate(inputs):
                 job = Job(f"{name}-{index}", beam, params.clone(), priority)
                 self._round.append(await self._add(job))
-            self.core_ids = [core_id for stream in self._round for core_id in stream.core_ids]
             for stream in self._round:
                 output = [output async for output in stream][-1]
                 check_answer(output.outputs[0])
                 if output.outputs[0].finish_reason == "abort":
-                    raise EngineGenerateError("the request was ended before its search was done")
+                    return None
                 found.append(output)
                 self._note(stream.metrics)
         finally:
@@ -193,7 +196,7 @@ class BeamStream:
         return found
 
     async def _release(self) -> None:
-        streams, self._round, self.core_ids = self._round, [], []
+        streams, self._round = self._round, []
         for stream in streams:
             await stream.aclose()
 

@@ -78,16 +78,17 @@ class LiveRequests:
 
         async def add(job: Job) -> RequestOutputStream:
             job_id, prompt, params, priority = job
-            return await engine.add_request(
+            stream = await engine.add_request(
                 job_id, prompt, params, caller.arrived, priority=priority, tenant=caller.name
             )
+            if opened.is_ended:  # meanwhile, or between two rounds of a search
+                await engine.abort(stream.core_ids, internal=True)
+            return stream
 
         try:
             for job in jobs:
                 job.params.deadline_ms = shorter(job.params.deadline_ms, limit)
                 opened.streams.append(await (add(job) if wrap is None else wrap(add, job)))
-            if opened.is_ended:
-                await opened.end(engine)
         except BaseException:
             await live.aclose()
             raise

@@ -78,14 +78,16 @@ async def delete_request(state: ServerState, request: Request) -> Response:
 
 
 def _info(opened: OpenRequest, progress: dict[str, RequestProgress]) -> RequestInfo:
+    metrics = [stream.metrics for stream in opened.streams]
     parts = [progress[core_id] for core_id in opened.core_ids if core_id in progress]
     places = [part.position for part in parts if part.position]
     stage: Literal["starting", "waiting", "prefill", "decode", "ending"]
     if parts:
         stage = max((part.stage for part in parts), key=("waiting", "prefill", "decode").index)
+    elif any(one.first_token_ts is not None and not one.finish_reasons for one in metrics):
+        stage = "decode"  # between two rounds of a search
     else:
-        stage = "ending" if opened.streams else "starting"
-    metrics = [stream.metrics for stream in opened.streams]
+        stage = "ending" if any(one.finish_reasons for one in metrics) else "starting"
     return RequestInfo(
         id=opened.id,
         handle=opened.handle,

@@ -11,6 +11,7 @@ import pytest
 
 from headrace.engine.async_llm import AsyncLLM
 from headrace.server.app import build_app
+from headrace.server.beams import BeamStream
 from headrace.server.settings import ServerSettings
 from tests.engine.fakes import FACTORY, make_config, save_tokenizer
 from tests.server.conftest import check_error, until
@@ -87,6 +88,52 @@ async def test_client_that_leaves_ends_the_search(counting: AsyncLLM) -> None:
     left.set()
     await asking
     await until(lambda: counting.num_unfinished_requests == 0)
+
+
+@pytest.mark.parametrize("prompt", ["A", ["A", "K"]], ids=["one search", "two"])
+async def test_search_that_is_ended_gives_its_client_what_there_is(
+    counting: AsyncLLM, prompt: Any
+) -> None:
+    client = client_of(counting)
+    body = {"prompt": prompt, "max_tokens": 150, "n": 2, "use_beam_search": True}
+    asking = asyncio.create_task(client.post(URL, json=body))
+    stages, info = set(), {}
+    async with asyncio.timeout(20):
+        while info.get("completion_tokens", 0) < 20:
+            await asyncio.sleep(0.001)  # between rounds, and within
+            for info in (await client.get("/v1/requests")).json()["data"]:
+                stages.add(info["stage"])
+    assert stages <= {"starting", "waiting", "prefill", "decode"}
+    assert (await client.delete(f"/v1/requests/{info['handle']}")).status_code == 200
+    answer = await asking
+    assert answer.status_code == 200
+    choices = answer.json()["choices"]
+    assert [choice["finish_reason"] for choice in choices] == ["abort"] * len(choices)
+    assert choices[0]["text"].startswith("BCD")
+    assert counting.num_unfinished_requests == 0
+
+
+async def test_search_that_is_ended_between_two_rounds_begins_no_further_one(
+    counting: AsyncLLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = client_of(counting)
+    release = BeamStream._release
+    rounds = []
+
+    async def release_and_end(stream: BeamStream) -> None:
+        await release(stream)
+        rounds.append(stream)
+        if len(rounds) == 3:
+            assert not stream.core_ids
+            (one,) = (await client.get("/v1/requests")).json()["data"]
+            assert one["stage"] == "decode"
+            assert (await client.delete(f"/v1/requests/{one['id']}")).status_code == 200
+
+    monkeypatch.setattr(BeamStream, "_release", release_and_end)
+    body = {"prompt": "A", "max_tokens": 100, "n": 2, "use_beam_search": True}
+    answer = (await client.post(URL, json=body)).json()
+    assert [choice["finish_reason"] for choice in answer["choices"]] == ["abort", "abort"]
+    assert answer["choices"][0]["text"] == "BCD"
 
 
 @pytest.mark.parametrize(
