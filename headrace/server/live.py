@@ -147,7 +147,7 @@ def _opened(state: ServerState, request: Request, id: str, jobs: Sequence[Job]) 
         route=getattr(request.scope.get("route"), "path", ""),
         caller=caller_of(request.scope),
         num_answers=len(jobs) * params.n,
-        num_prompt_tokens=params.n * sum(lengths),
+        num_prompt_tokens=sum(lengths),
         params=params,
         trace_headers={
             name: request.headers[name] for name in TRACE_HEADERS if name in request.headers

@@ -30,8 +30,8 @@ class OpenRequest:
     Attributes:
         id: as its answer names it; a client may have given it, so others may have the same.
         handle: what only it is called, for whoever wants to end it.
-        num_answers, num_prompt_tokens, max_tokens: of its prompts together; max_tokens is what
-            prompts and answers may come to.
+        num_answers, num_prompt_tokens, max_tokens: of its prompts together, each of which counts
+            once for num_prompt_tokens; max_tokens is what prompts and answers may come to.
         trace_headers: `traceparent` and `tracestate`, where it has them.
         streams: its requests in the engine, once they are there.
         is_ended: somebody asked for its end.
@@ -54,6 +54,11 @@ class OpenRequest:
     def core_ids(self) -> list[str]:
         """Its ids in the core."""
         return [core_id for stream in self.streams for core_id in stream.core_ids]
+
+    @property
+    def num_queued_tokens(self) -> int:
+        """What waits before its first tokens: each prompt once for each of its answers."""
+        return self.num_prompt_tokens * self.params.n
 
     @property
     def is_queued(self) -> bool:
@@ -146,7 +151,7 @@ class OpenRequests:
         """
         use = self._use_of(request.caller)
         self._check(
-            request.caller, use, request.num_answers, request.num_prompt_tokens, request.max_tokens
+            request.caller, use, request.num_answers, request.num_queued_tokens, request.max_tokens
         )
         use.requests[id(request)] = request
 
@@ -154,7 +159,7 @@ class OpenRequests:
         """Let go of a request. Idempotent."""
         use = self._uses.get(request.caller.name)
         if use is not None and use.requests.pop(id(request), None) is not None:
-            use.rate.note(request.num_prompt_tokens)
+            use.rate.note(request.num_queued_tokens)
             if request.streams:
                 for tell in self.on_end:
                     tell(request)
@@ -163,7 +168,7 @@ class OpenRequests:
         return self._uses.setdefault(caller.name, _Use())
 
     def _check(
-        self, caller: Caller, use: _Use, num_answers: int, num_prompt_tokens: int, max_tokens: int
+        self, caller: Caller, use: _Use, num_answers: int, num_queued_tokens: int, max_tokens: int
     ) -> None:
         """Raise when this much more would pass a limit of the caller's key."""
         if caller.key is None:
@@ -185,8 +190,8 @@ class OpenRequests:
             )
         if limits.max_num_queued_tokens is not None:
             name, limit = "max_num_queued_tokens", limits.max_num_queued_tokens
-            tokens = sum(one.num_prompt_tokens for one in queued)
-            _check_limit(use, name, limit, tokens, num_prompt_tokens)
+            tokens = sum(one.num_queued_tokens for one in queued)
+            _check_limit(use, name, limit, tokens, num_queued_tokens)
 
 
 def _check_limit(use: _Use, name: str, limit: int, used: int, more: int) -> None:

@@ -9,6 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from headrace.engine.client import RequestOutputStream
 from headrace.messages.outputs import RequestProgress
 from headrace.server.answer import json_response
 from headrace.server.caller import caller_of
@@ -19,7 +20,8 @@ from headrace.server.state import ServerState
 
 class RequestInfo(msgspec.Struct, kw_only=True):
     """One request under way. With several prompts or answers: the stage of the one that is
-    furthest, the place of the one that is next, and the sums of their tokens."""
+    furthest, the place of the one that is next, and the sums of their tokens; a prompt counts
+    once, however many answers it gets."""
 
     id: str
     """As its answer names it; others may have the same."""
@@ -78,6 +80,8 @@ async def delete_request(state: ServerState, request: Request) -> Response:
 
 
 def _info(opened: OpenRequest, progress: dict[str, RequestProgress]) -> RequestInfo:
+    # Beams have their beginnings as prompts, too: hence the bound below.
+    num_computed = sum(_num_computed(one, progress) for one in opened.streams)
     metrics = [stream.metrics for stream in opened.streams]
     parts = [progress[core_id] for core_id in opened.core_ids if core_id in progress]
     places = [part.position for part in parts if part.position]
@@ -99,7 +103,13 @@ def _info(opened: OpenRequest, progress: dict[str, RequestProgress]) -> RequestI
         position=min(places, default=None) if stage == "waiting" else None,
         num_answers=opened.num_answers,
         prompt_tokens=opened.num_prompt_tokens,
-        computed_prompt_tokens=sum(part.num_computed_tokens for part in parts),
+        computed_prompt_tokens=min(num_computed, opened.num_prompt_tokens),
         completion_tokens=sum(one.num_generation_tokens for one in metrics),
         num_preemptions=sum(part.num_preemptions for part in parts),
     )
+
+
+def _num_computed(stream: RequestOutputStream, progress: dict[str, RequestProgress]) -> int:
+    """Prompt tokens of one prompt that are computed, for the answer that is furthest."""
+    parts = [progress[core_id] for core_id in stream.core_ids if core_id in progress]
+    return max((part.num_computed_tokens for part in parts), default=0)

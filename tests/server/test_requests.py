@@ -69,11 +69,32 @@ async def test_requests_under_way_are_listed_with_stage_and_tokens(
         assert found.pop("handle").startswith("req-")
         assert found == {
             "id": "cmpl-mine", "object": "request", "key": None, "route": "/v1/completions",
-            "stage": "decode", "position": None, "num_answers": 2, "prompt_tokens": 6,
+            "stage": "decode", "position": None, "num_answers": 2, "prompt_tokens": 3,
             "computed_prompt_tokens": 3, "completion_tokens": 0, "num_preemptions": 0,
         }  # fmt: skip
     await until(lambda: not engine.live)
     assert (await client.get("/v1/requests")).json()["data"] == []
+
+
+async def test_a_prompt_counts_once_however_many_answers_it_gets(
+    engine: FakeEngine, client_of: ClientOf, tmp_path: Path
+) -> None:
+    client = client_of(engine, api_key_file=keys(tmp_path), public_metrics=True)
+    engine.gate.clear()
+    async with asking(client, engine, "a", prompt=["ab", "c"], n=3) as task:
+        await until(lambda: len(engine.live) == 2)
+        for stream in list(engine.streams.values()):
+            for key in (f"{stream.key}-1", f"{stream.key}-2"):  # as the core has them
+                engine.streams[key] = stream
+                engine.live.add(key)
+                stream.core_ids.append(key)
+        (found,) = (await client.get("/v1/requests", headers=bearer("a"))).json()["data"]
+        assert (found["prompt_tokens"], found["computed_prompt_tokens"]) == (5, 5)
+        engine.gate.set()
+        usage = (await task).json()["usage"]
+        assert usage["prompt_tokens"] == 5
+    text = (await client.get("/metrics")).text
+    assert 'headrace:key_prompt_tokens_total{key="alice",model_name="tiny"} 5.0' in text
 
 
 @pytest.mark.parametrize("stream", [False, True])
