@@ -30,6 +30,7 @@ from headrace.server import (
 )
 from headrace.server.access_log import AccessLog
 from headrace.server.answer import json_response
+from headrace.server.body import with_warning
 from headrace.server.caller import caller_of
 from headrace.server.chat_stream import ChatFrames
 from headrace.server.completions_stream import CompletionFrames
@@ -55,6 +56,7 @@ from headrace.server.protocol.common import RequestRecord
 from headrace.server.protocol.completions import CompletionRequest
 from headrace.server.protocol.tokenize import DetokenizeRequest, TokenizeRequest
 from headrace.server.resume import EVENT_ID_HEADER, ResumableStreams
+from headrace.server.resume_check import asks_for_events, check_repeated
 from headrace.server.settings import ServerSettings
 from headrace.server.sse import EventStream, FrameMaker
 from headrace.server.state import ServerState
@@ -79,13 +81,15 @@ async def create_chat_completion(state: ServerState, request: Request) -> Respon
     resumable: ResumableStreams = request.app.state.resumable
     caller, event_id = caller_of(request.scope), request.headers.get(EVENT_ID_HEADER)
     if event_id is not None:
+        await check_repeated(state, request)
         return await resumable.resume(caller.name, event_id)
     plan, live, headers = await chat.answer_chat(state, request)
     if plan.body.stream:
-        options = plan.body.stream_options
-        asked = options is not None and options.resumable
-        if (asked or state.settings.enable_resumable_streams) and resumable.has_room:
-            return await resumable.start(caller.name, live, state.cut, ChatFrames(plan), headers)
+        if asks_for_events(plan.body, state.settings):
+            if resumable.has_room:
+                frames = ChatFrames(plan)
+                return await resumable.start(caller.name, live, state.cut, frames, headers)
+            headers = with_warning(headers, "stream is not resumable: too many are kept")
         return _stream(state, live, ChatFrames(plan), headers)
     return await _respond_whole(state, request, live, chat.whole_chat(plan, live), headers)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -143,6 +143,12 @@ def parse_record(
     if len(unknown) > len(names):
         names.append(f"and {len(unknown) - len(names)} more")
     return record, {WARNINGS_HEADER: f"unknown fields ignored: {', '.join(names)}"}
+
+
+def with_warning(headers: Mapping[str, str], text: str) -> dict[str, str]:
+    """The headers of an answer, with one more warning (ASCII)."""
+    before = headers.get(WARNINGS_HEADER)
+    return {**headers, WARNINGS_HEADER: text if before is None else f"{before}; {text}"}
 
 
 def parse_json(body: bytes, max_depth: int) -> dict[str, Any]:

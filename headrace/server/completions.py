@@ -90,6 +90,10 @@ async def plan_completion(
     model = state.model_name(body.model)
     raw = await completion_prompts(body, engine.config.model, settings.max_prompts)
     max_logprobs = engine.config.model.max_logprobs
+    if body.stream_options is not None and body.stream_options.resumable:
+        raise UnsupportedError(
+            "only streams of /v1/chat/completions can be resumed", param="stream_options.resumable"
+        )
     num_choices = check_request(body, settings, num_prompts=len(raw), max_logprobs=max_logprobs)
     priority = priority_of(request, body, engine.config)
     stem = request_id_stem(request, body.request_id)

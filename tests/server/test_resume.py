@@ -206,6 +206,58 @@ async def test_number_of_kept_streams_is_bounded(engine: FakeEngine, client_of: 
     engine.gate.set()
     kept = ["id: " in (await task).text for task in held]
     assert sorted(kept) == [False, True, True]
+    for task, is_kept in zip(held, kept, strict=True):
+        warning = task.result().headers.get("x-headrace-warnings", "")
+        assert ("not resumable" in warning) is not is_kept
+
+
+async def test_stream_without_room_warns_beside_other_warnings(
+    engine: FakeEngine, client_of: ClientOf
+) -> None:
+    client = client_of(engine, max_resumable_streams=0)
+    answer = await client.post(URL, json={**BODY, "unheard_of": 1})
+    assert "id: " not in answer.text
+    warnings = answer.headers["x-headrace-warnings"]
+    assert "unheard_of; stream is not resumable" in warnings
+
+
+async def test_completions_that_shall_be_resumable_are_a_400(
+    engine: FakeEngine, client: httpx.AsyncClient
+) -> None:
+    ask = {"prompt": "a", "stream": True, "stream_options": {"resumable": True}}
+    answer = await client.post("/v1/completions", json=ask)
+    check_error(answer, 400, "stream_options.resumable")
+    assert not engine.seen
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [
+        ({"stream": False, "stream_options": None}, "stream"),
+        ({"stream_options": None}, "stream_options.resumable"),
+        ({"messages": 1}, "messages"),
+    ],
+)
+@pytest.mark.parametrize("route", [URL, "/invocations"])
+async def test_event_id_with_a_body_that_wants_no_such_stream_is_a_400(
+    engine: FakeEngine, client: httpx.AsyncClient, changes: dict[str, Any], param: str, route: str
+) -> None:
+    event_id = events_of((await client.post(URL, json=BODY)).text)[1][0]
+    headers = {"Last-Event-ID": event_id}
+    check_error(await client.post(route, json={**BODY, **changes}, headers=headers), 400, param)
+    answer = await client.post(route, json=BODY, headers=headers)
+    assert events_of(answer.text)[0][0].endswith(":3")
+    assert len(engine.seen) == 1
+
+
+async def test_all_streams_resumable_by_option_need_no_field(
+    engine: FakeEngine, client_of: ClientOf
+) -> None:
+    client = client_of(engine, enable_resumable_streams=True)
+    body = {**BODY, "stream_options": None}
+    event_id = events_of((await client.post(URL, json=body)).text)[1][0]
+    answer = await client.post(URL, json=body, headers={"Last-Event-ID": event_id})
+    assert events_of(answer.text)[0][0].endswith(":3")
 
 
 async def test_failure_is_the_last_event(engine: FakeEngine, client: httpx.AsyncClient) -> None:
