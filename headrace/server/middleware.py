@@ -33,6 +33,7 @@ logger = make_logger(__name__)
 OPEN_PATHS = frozenset({"/health", "/livez", "/readyz", "/startupz", "/ping", "/version"})
 INFER: frozenset[KeyScope] = frozenset({"infer"})
 CLIENT_LEFT = 499
+REQUEST_ID_HEADER = "X-Request-Id"
 UNMEASURED = OPEN_PATHS | {"/metrics"}
 DIRECT_SEND = "headrace.direct_send"
 """Key of a request's scope: the server's own `send`. Once an answer has begun, what stands between
@@ -167,7 +168,8 @@ class KeyGuard:
 
 
 class RequestIdHeader:
-    """Answers with an X-Request-Id header: the client's, or a new one."""
+    """Answers with an X-Request-Id header: the client's, or a new one. One that cannot be echoed is
+    refused."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -176,8 +178,11 @@ class RequestIdHeader:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        given = Headers(scope=scope).get("x-request-id", "")
-        request_id = given if is_request_id(given) else uuid.uuid4().hex
+        try:
+            request_id = _id_in_header(Headers(scope=scope)) or uuid.uuid4().hex
+        except ValidationError as error:
+            await error_response(error)(scope, receive, send)
+            return
 
         async def send_with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -261,22 +266,25 @@ def route_path(scope: Scope) -> str:
     return path
 
 
-def is_request_id(text: str) -> bool:
-    """Whether a client's id is fit to be echoed: 1 to 128 printable ASCII characters."""
-    return 0 < len(text) <= 128 and text.isascii() and text.isprintable()
-
-
 def request_id_stem(request: Request, from_body: str | None) -> str:
     """The id a request's answer is named after: the header's, the body's, or a new one.
 
     Raises:
-        ValidationError: an id that cannot be echoed.
+        ValidationError: an id that cannot be echoed; names the header, or the field.
     """
-    given = request.headers.get("x-request-id") or from_body
-    if given is None:
-        return uuid.uuid4().hex
-    if not is_request_id(given):
-        raise ValidationError(
-            "a request id must be 1 to 128 printable ASCII characters", param="request_id"
-        )
-    return given
+    given = _id_in_header(request.headers)
+    if given is not None:
+        return given
+    return uuid.uuid4().hex if from_body is None else _checked_id(from_body, "request_id")
+
+
+def _id_in_header(headers: Headers) -> str | None:
+    given = headers.get(REQUEST_ID_HEADER)
+    return _checked_id(given, REQUEST_ID_HEADER) if given else None
+
+
+def _checked_id(text: str, param: str) -> str:
+    """A client's id that is fit to be echoed."""
+    if 0 < len(text) <= 128 and text.isascii() and text.isprintable():
+        return text
+    raise ValidationError(f"{param} must be 1 to 128 printable ASCII characters", param=param)

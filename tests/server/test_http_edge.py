@@ -274,11 +274,24 @@ async def test_request_id_header_is_echoed_when_configured(
     assert "x-request-id" not in (await client_of(engine).get("/version")).headers
 
 
-async def test_request_id_that_cannot_be_echoed_is_a_400(client: httpx.AsyncClient) -> None:
-    for value in ("x" * 129, "é"):
-        headers = [(b"X-Request-Id", value.encode())]
-        answer = await client.post("/v1/chat/completions", json=CHAT, headers=headers)
-        check_error(answer, 400, "request_id")
+@pytest.mark.parametrize("value", ["x" * 129, "é", "a\tb"])
+@pytest.mark.parametrize("echoes", [False, True])
+async def test_request_id_that_cannot_be_echoed_is_a_400_that_names_where_it_stood(
+    engine: FakeEngine, client_of: ClientOf, value: str, echoes: bool
+) -> None:
+    client = client_of(engine, enable_request_id_headers=echoes)
+    headers = [(b"X-Request-Id", value.encode())]
+    answer = await client.post("/v1/chat/completions", json=CHAT, headers=headers)
+    check_error(answer, 400, "X-Request-Id")
+    answer = await client.post("/v1/chat/completions", json={**CHAT, "request_id": value})
+    check_error(answer, 400, "request_id")
+    assert not engine.seen
+
+
+async def test_empty_request_id_header_is_none(engine: FakeEngine, client_of: ClientOf) -> None:
+    client = client_of(engine, enable_request_id_headers=True)
+    answer = await client.get("/version", headers={"X-Request-Id": ""})
+    assert len(answer.headers["x-request-id"]) == 32
 
 
 # -- health, models, metrics -----------------------------------------------------------------
