@@ -29,6 +29,7 @@ class Handshake(asyncio.Protocol):
         self._context = context
         self._pending = pending
         self._task: asyncio.Task[None] | None = None
+        self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Shake hands, unless there are too many connections: then nothing is said."""
@@ -37,8 +38,15 @@ class Handshake(asyncio.Protocol):
             transport.abort()
             return
         self._pending.add(self)
+        self._transport = transport
         transport.pause_reading()  # the first bytes are for TLS
         self._task = asyncio.get_running_loop().create_task(self._shake_hands(transport))
+
+    def cancel(self) -> None:
+        """Give it up, and close the connection."""
+        if self._task is not None and self._transport is not None:
+            self._task.cancel()
+            self._transport.abort()  # the task may not have begun
 
     async def _shake_hands(self, transport: Any) -> None:
         seconds = self._inner.limits.header_timeout or None

@@ -74,11 +74,15 @@ class Server(uvicorn.Server):
     """Uvicorn, with the signals left to us: it would end by the signal, we end with a status. And
     with TLS handshakes that are bounded as connections are."""
 
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._handshakes: set[Handshake] = set()
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen. Handshakes are ours: uvicorn is not told that there is TLS while it binds."""
         context = self.config.ssl
         if context is not None:
-            make: Any = _shaking_hands(self.config.http_protocol_class, context)
+            make: Any = _shaking_hands(self.config.http_protocol_class, context, self._handshakes)
             self.config.http_protocol_class = make
             self.config.ssl = None
         try:
@@ -86,14 +90,20 @@ class Server(uvicorn.Server):
         finally:
             self.config.ssl = context
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End. Who has not even shaken hands is not waited for."""
+        for handshake in self._handshakes:
+            handshake.cancel()
+        await super().shutdown(sockets)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
 
 
-def _shaking_hands(make_inner: Any, context: ssl.SSLContext) -> Callable[..., Handshake]:
-    pending: set[Handshake] = set()
-
+def _shaking_hands(
+    make_inner: Any, context: ssl.SSLContext, pending: set[Handshake]
+) -> Callable[..., Handshake]:
     def make(**options: Any) -> Handshake:
         inner: Bounded = make_inner(**options)
         return Handshake(inner, context, pending)

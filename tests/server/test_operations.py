@@ -229,6 +229,17 @@ async def test_handshakes_count_as_connections_and_have_their_time_limit(
         assert await asyncio.to_thread(shown_certificate, port)
 
 
+async def test_end_of_a_server_does_not_wait_for_handshakes(
+    engine: FakeEngine, tmp_path: Path
+) -> None:
+    key, certificate = make_certificate(tmp_path, "localhost")
+    async with asyncio.timeout(10):  # of the 30 s of --header-timeout
+        async with serving(engine, ssl_keyfile=key, ssl_certfile=certificate) as (_, port):
+            (silent,) = await open_silently(port, 1)
+        await until(lambda: not is_open(silent))
+    silent.close()
+
+
 @pytest.mark.parametrize(
     ("options", "told"),
     [
