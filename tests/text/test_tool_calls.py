@@ -113,6 +113,36 @@ def test_answer_in_json_is_streamed_once_it_can_be_no_call() -> None:
         assert joined(events) == [Content(start.rstrip())]
 
 
+@pytest.mark.parametrize(
+    "opener",
+    [
+        "<tool_call>",
+        "[TOOL_CALLS][",
+        "[TOOL_CALLS]f[ARGS]",
+        "",
+        "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>",
+    ],
+)
+@pytest.mark.parametrize(
+    "call",
+    [
+        r'{"name": "\ud800", "arguments": {}}',
+        r'{"name": "f", "\udc00": 1, "arguments": {}}',
+        r'{"name": "f", "arguments": "{\"a\": \"\ud800\"}"}',
+        '{"name": "f", "arguments": {"a": "\\ud800\n"}}',
+        '{"name": "f", "arguments": {"a": "\\ud83d\\ude00\n"}}',
+    ],
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_half_a_character_reaches_no_client(family: str, call: str, opener: str) -> None:
+    text = opener + call + ("]" if opener.endswith("S][") else "")
+    events = parse(family, [text])
+    assert parse(family, text) == events
+    for piece in told(events):
+        for part in piece if isinstance(piece, tuple) else (piece,):
+            str(part).encode()
+
+
 OPENERS = (
     "", '<tool_call>{"name": "f", "arguments": {"a": ', "<function=f><parameter=a>", "[f(a=",
     '[f(a="', "[TOOL_CALLS][", '[TOOL_CALLS]f[ARGS]{"a": "', "<｜tool▁calls▁begin｜>",

@@ -78,9 +78,10 @@ class _Object:
         # A mistake that models make often, and that can be mended without a doubt.
         try:
             value = json.loads(text, strict=False)
-            return json.dumps(value, ensure_ascii=False, allow_nan=False)
+            mended = json.dumps(value, ensure_ascii=False, allow_nan=False)
         except ValueError:  # numbers that Python cannot hold
             raise NotACallError from None
+        return _sendable(mended)
 
     def members(self) -> dict[str, Span]:
         """Key -> where its value stands. Of equal keys the last counts."""
@@ -237,5 +238,17 @@ def _string(text: str) -> str:
     """
     if not text.startswith('"'):
         raise NotACallError
-    value: str = json.loads(text, strict=False)
-    return value
+    return _sendable(json.loads(text, strict=False))
+
+
+def _sendable(text: str) -> str:
+    """A text again.
+
+    Raises:
+        NotACallError: it holds half a character (a lone surrogate), which no client can be sent.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise NotACallError from None
+    return text
