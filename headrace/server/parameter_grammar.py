@@ -29,7 +29,7 @@ class ParameterWriter:
     def __init__(self, form: ParameterForm, max_depth: int) -> None:
         self._form = form
         self._max_depth = max_depth
-        self.rules: list[str] = []
+        self.rules = [r"LINE: /\n/"]
 
     def free(self, plan: ToolPlan) -> str:
         """Text in which each mark of the family is followed by a call."""
@@ -70,13 +70,17 @@ class ParameterWriter:
         missing = set(required) - set(schema.get("properties", {}))
         if missing:
             _refuse(tool, f"{field}.required", sorted(missing))
-        self.rules.append(f"{name}: {' '.join(parts)}")
+        self.rules.append(f"{name}: {' '.join(parts) or quoted('')}")
         return name
 
     def _parameter(self, tool: Tool, key: str, schema: Any) -> str:
         field = f"{tool.field}.parameters.properties.{key}"
         begin = quoted(self._form.begin.replace("KEY", key))
         types = types_of(schema, tool.parameters)
+        if schema is True:
+            schema = {}
+        if schema is False:
+            _refuse(tool, field, ["false"])
         values = schema.get("enum", [schema["const"]] if "const" in schema else None)
         if types and "string" not in types:
             definitions = {
@@ -101,7 +105,7 @@ class ParameterWriter:
         """Any text up to the mark that ends a value."""
         rule = f"value[lazy]: TEXT {quoted(self._form.end)}"
         if rule not in self.rules:
-            self.rules += [rule, r"LINE: /\n/"]
+            self.rules.append(rule)
         return "value"
 
 

@@ -313,6 +313,32 @@ def test_parameters_that_cannot_be_held_one_by_one_are_refused(parameters: Any) 
         coder_grammar(parameters)
 
 
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        (None, ""),
+        ({"type": "integer"}, "1"),
+        ({"enum": ["x", "y"]}, "x"),
+        (True, "any"),
+        ({}, "any"),
+    ],
+)
+def test_each_kind_of_parameter_stands_alone(
+    compiler: GrammarCompiler, schema: Any, text: str
+) -> None:
+    properties = {} if schema is None else {"a": schema}
+    body = ChatRequest(
+        messages=[],
+        tools=[{"type": "function", "function": {"name": "f", "strict": True, "parameters": {
+            "properties": properties, "required": list(properties)}}}],
+    )  # fmt: skip
+    plan = plan_tools(body, ServerSettings(), FAMILIES["qwen3_coder"])
+    assert plan is not None
+    text_grammar = build_grammar(tool_grammar(plan, 64), StructuredOutputsConfig())
+    assert is_whole(compiler, text_grammar, coder_call(**({"a": text} if properties else {})))
+    assert not is_whole(compiler, text_grammar, coder_call(b="x"))
+
+
 def test_schema_that_cannot_be_enforced_names_the_tool() -> None:
     body = ChatRequest(
         messages=[], tool_choice="required",
