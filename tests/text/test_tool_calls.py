@@ -7,6 +7,7 @@ import json
 import random
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -141,6 +142,23 @@ def test_half_a_character_reaches_no_client(family: str, call: str, opener: str)
     for piece in told(events):
         for part in piece if isinstance(piece, tuple) else (piece,):
             str(part).encode()
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        *[{"type": kind} for kind in (None, 5, True, {"a": 1}, [{"x": 1}], [["a"]], [None], [])],
+        *[{"enum": values} for values in (None, 5, {"a": 1}, "x", True)],
+        {"anyOf": 5}, {"anyOf": [5, None]}, {"oneOf": {"a": 1}}, {"$ref": 5}, {"$ref": "#/nope/0"},
+        {"$ref": ""}, 5, None, True, [], "string",
+        {"anyOf": [{"$ref": "#/properties/a"}] * 5},
+        {"anyOf": [{"anyOf": [{"$ref": "#/properties/a"}] * 5}] * 5},
+    ],
+)  # fmt: skip
+def test_values_of_a_tool_with_an_odd_schema_are_texts(schema: Any) -> None:
+    text = "<tool_call><function=f><parameter=a>\n1\n</parameter></function></tool_call>"
+    parser = ToolCallParser(FAMILIES["qwen3_coder"], {"f": {"properties": {"a": schema}}})
+    assert told(parser.feed(text) + parser.finish()) == [("f", '{"a": "1"}')]
 
 
 OPENERS = (

@@ -80,22 +80,33 @@ def value_of(text: str, schema: object, root: object = None) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-def types_of(schema: object, root: object, depth: int = 0) -> set[str]:
-    """The types a schema names; none when it leaves that open."""
+def types_of(schema: object, root: object) -> set[str]:
+    """The types a schema names; none when it leaves that open, or is no schema."""
+    return _types_of(schema, root, 0, set())
+
+
+def _types_of(schema: object, root: object, depth: int, followed: set[str]) -> set[str]:
+    """The same.
+
+    Args:
+        followed: references: one each time would make the work grow with the power of the depth.
+    """
     if not isinstance(schema, Mapping) or depth > MAX_REFERENCES:
         return set()
-    kinds: Any = schema.get("type", [])
-    types = {kind for kind in ([kinds] if isinstance(kinds, str) else kinds) if kind}
+    kinds: Any = schema.get("type")
+    given = kinds if isinstance(kinds, list) else [kinds]
+    types = {kind for kind in given if isinstance(kind, str) and kind}
     reference = schema.get("$ref")
-    if isinstance(reference, str):
-        types |= types_of(_found(root, reference), root, depth + 1)
+    if isinstance(reference, str) and reference not in followed:
+        followed.add(reference)
+        types |= _types_of(_found(root, reference), root, depth + 1, followed)
     for key in ("anyOf", "oneOf"):
         options = schema.get(key)
         for option in options if isinstance(options, list) else ():
-            types |= types_of(option, root, depth + 1)
-    if not types:
-        values = schema.get("enum", [schema["const"]] if "const" in schema else [])
-        types = {_type_of(json.dumps(value)) for value in values if isinstance(values, list)}
+            types |= _types_of(option, root, depth + 1, followed)
+    values = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    if not types and isinstance(values, list):
+        types = {_type_of(json.dumps(value)) for value in values}
     if "number" in types:
         types.add("integer")
     return types
