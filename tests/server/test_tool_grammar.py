@@ -145,6 +145,7 @@ TEXTS = [
     ('{"a": 1}', False),
     ('```json\n{"name": "f", "arguments": {"a": 1}}\n```', True),
     ('```json\n{"name": "f", "arguments": {}}\n```', False),
+    ('```json\n{"name": "f", "arguments": {"a": 1}}\n{"name": "g", "arguments": {}}\n```', True),
     ('See {"name": "f", "arguments": {"b": 1}}', True),
 ]  # fmt: skip
 

@@ -161,6 +161,17 @@ def test_values_of_a_tool_with_an_odd_schema_are_texts(schema: Any) -> None:
     assert told(parser.feed(text) + parser.finish()) == [("f", '{"a": "1"}')]
 
 
+@pytest.mark.parametrize(("family", "separator"), [("hermes", "\n"), ("llama3_json", "; ")])
+@pytest.mark.parametrize("is_certain", [False, True])
+def test_a_fence_may_hold_several_calls(family: str, separator: str, is_certain: bool) -> None:
+    calls = [("f", '{"a": "x"}'), ("get_weather", "{}")]
+    lines = [f'{{"name": "{name}", "arguments": {arguments}}}' for name, arguments in calls]
+    text = f"```json\n{separator.join(lines)}\n```"
+    for pieces in ([text], text):
+        assert told(parse(family, pieces, is_certain=is_certain)) == calls
+    assert told(parse(family, [text + " and more"])) == [text + " and more"]
+
+
 OPENERS = (
     "", '<tool_call>{"name": "f", "arguments": {"a": ', "<function=f><parameter=a>", "[f(a=",
     '[f(a="', "[TOOL_CALLS][", '[TOOL_CALLS]f[ARGS]{"a": "', "<｜tool▁calls▁begin｜>",

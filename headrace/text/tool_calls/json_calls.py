@@ -225,8 +225,11 @@ def read_bare(source: Source, calls: Calls, mark: str) -> Reading[None]:
         yield from source.spaces()
         found += yield from read_one(source, calls, is_marked=bool(mark))
         yield from source.spaces()
-        if is_fenced and not (yield from source.closing("```")):
-            raise NotACallError
+        while is_fenced and not (yield from source.closing("```")):
+            yield from source.literal(";")
+            yield from source.spaces()
+            found += yield from read_one(source, calls, is_marked=bool(mark))
+            yield from source.spaces()
     calls.add_all(found)
 
 
