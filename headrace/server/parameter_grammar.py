@@ -53,7 +53,7 @@ class ParameterWriter:
         """The parameters of a tool, in their order; those of tools that are not strict: any."""
         name = f"body_{tool.index}"
         if not tool.is_strict:
-            key = r"/[^<> \n]+/"
+            key = r"/[^<>\n]*/"
             begin, end = self._form.begin.split("KEY")
             self.rules.append(f"{name}: ({quoted(begin)} {key} {quoted(end)} {self._text()} LINE)*")
             return name
@@ -109,8 +109,10 @@ class ParameterWriter:
         return "value"
 
 
-def _constraints(schema: Mapping[str, Any]) -> set[str]:
+def _constraints(schema: Mapping[str, Any] | bool) -> set[str]:
     """Keywords that say more of a text than that it is one."""
+    if isinstance(schema, bool):
+        return set() if schema else {"false"}
     found = set(schema) - OF_TEXTS - ANNOTATIONS
     for key in ("anyOf", "oneOf"):
         for option in schema.get(key, ()):

@@ -111,6 +111,8 @@ def plan_tools(
                     "cannot be held to a schema; use tool_choice 'required' or a named function, "
                     "or strict false",
                 )
+    for tool in tools:
+        _check_names(tool, family)
     # Where calls have a mark, a grammar can tell them from the JSON that is asked for.
     wanted = body.response_format is not None and body.response_format.type in JSON_FORMATS
     has_mark = family.form is not None and (family.form.before_all + family.form.begin).startswith(
@@ -173,6 +175,16 @@ def _read_tool(given: dict[str, Any], index: int) -> Tool:
         _NO_PARAMETERS if parameters is None else parameters,
         function.get("strict") is True,
     )
+
+
+def _check_names(tool: Tool, family: Family) -> None:
+    why = "cannot be written in this model's calls: rename it"
+    if not family.names.fullmatch(tool.name):
+        raise _refusal(f"{tool.field}.name", f"{shown(tool.name)} {why}")
+    properties = tool.parameters.get("properties")
+    for key in properties if isinstance(properties, dict) else ():
+        if not family.keys.fullmatch(key):
+            raise _refusal(f"{tool.field}.parameters.properties", f"{shown(key)} {why}")
 
 
 def _choose(choice: object, tools: tuple[Tool, ...]) -> tuple[ChoiceKind, tuple[Tool, ...]]:

@@ -16,7 +16,7 @@ from headrace.server.protocol.common import ResponseFormat
 from headrace.server.response_format import structured_outputs
 from headrace.server.settings import ServerSettings
 from headrace.server.tool_grammar import tool_grammar
-from headrace.server.tools import plan_tools
+from headrace.server.tools import ToolPlan, plan_tools
 from headrace.structured.build import build_grammar
 from headrace.structured.compiler import GrammarCompiler
 from headrace.structured_params import ThoughtMarks
@@ -338,6 +338,83 @@ def test_each_kind_of_parameter_stands_alone(
     text_grammar = build_grammar(tool_grammar(plan, 64), StructuredOutputsConfig())
     assert is_whole(compiler, text_grammar, coder_call(**({"a": text} if properties else {})))
     assert not is_whole(compiler, text_grammar, coder_call(b="x"))
+
+
+def plan_or_param(body: ChatRequest, family: str) -> ToolPlan | str:
+    """The plan, or the field that a refusal names."""
+    try:
+        plan = plan_tools(body, ServerSettings(), FAMILIES[family])
+    except ValidationError as error:
+        return str(error.param)
+    assert plan is not None
+    return plan
+
+
+NAMES = ["function", "a.b-c", "a\xa0b", "\xa0", "a\u2028b", "a\x85b", "f(x)", "{}", "{x", "a{b",
+         "a<b", "<f>", "</tool_call>", "a<｜tool▁sep｜>b", "<｜tool▁call▁end｜>", "NAME", "::=",
+         "KEY", "😀", "'a'", "%json", "#", "```"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "family", ["hermes", "llama3_json", "deepseek_v3", "deepseek_v31", "qwen3_coder"]
+)
+@pytest.mark.parametrize("name", NAMES)
+def test_tool_of_any_name_is_called_or_refused_by_its_name(
+    compiler: GrammarCompiler, family: str, name: str
+) -> None:
+    parameters = {"properties": {"a": {"enum": [1]}}, "required": ["a"],
+                  "additionalProperties": False}  # fmt: skip
+    function = {"name": name, "strict": True, "parameters": parameters}
+    tools = [{"type": "function", "function": function}]
+    form = FAMILIES[family].form
+    assert (form is None) == (family == "qwen3_coder")
+    for choice in ("auto", "required"):
+        body = ChatRequest(messages=[], tools=tools, tool_choice=choice)
+        plan = plan_or_param(body, family)
+        if isinstance(plan, str):
+            assert plan == "tools[0].function.name"
+            assert set(name) & set("<{")
+            continue
+        text_grammar = build_grammar(tool_grammar(plan, 64), StructuredOutputsConfig())
+        form = plan.family.form
+        if form is None:
+            text = coder_call(name, a="1")
+        else:
+            begin = form.begin.replace("NAME", name)
+            text = f'{form.before_all}{begin}{{"a": 1}}{form.end}{form.after_all}'
+        assert is_whole(compiler, text_grammar, text)
+        for is_certain, pieces in ((True, [text]), (True, text), (False, [text]), (False, text)):
+            parser = ToolCallParser(plan.family, {name: parameters}, is_certain=is_certain)
+            events = joined([e for piece in pieces for e in parser.feed(piece)] + parser.finish())
+            [call] = events
+            assert isinstance(call, ToolCall)
+            assert call.name == name
+            assert json.loads(call.arguments) == {"a": 1}
+
+
+@pytest.mark.parametrize("key", ["a b", "a>b", "a<b", "a\nb", "", "a\xa0b", "KEY", '"', "::=", " "])
+@pytest.mark.parametrize("strict", [True, False])
+def test_parameter_of_any_name_is_given_or_refused(
+    compiler: GrammarCompiler, key: str, strict: bool
+) -> None:
+    parameters = {"properties": {key: {"type": "string"}}}
+    function = {"name": "f", "strict": strict, "parameters": parameters}
+    tools = [{"type": "function", "function": function}]
+    body = ChatRequest(messages=[], tools=tools)
+    plan = plan_or_param(body, "qwen3_coder")
+    if isinstance(plan, str):
+        assert plan == "tools[0].function.parameters.properties"
+        assert set(key) & set("<>\n")
+        body = ChatRequest(messages=[], tools=tools, tool_choice="required")
+        assert isinstance(plan_or_param(body, "qwen3_coder"), ToolPlan)
+        return
+    text = coder_call(**{key: "x"})
+    text_grammar = build_grammar(tool_grammar(plan, 64), StructuredOutputsConfig())
+    assert is_whole(compiler, text_grammar, text)
+    parser = ToolCallParser(plan.family, {"f": parameters})
+    [call] = parser.feed(text) + parser.finish()
+    assert isinstance(call, ToolCall)
+    assert json.loads(call.arguments) == {key: "x"}
 
 
 def test_schema_that_cannot_be_enforced_names_the_tool() -> None:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, TypeAlias
 from headrace.text.tool_calls.events import Content, Event, MoreArguments, ToolCall
 from headrace.text.tool_calls.source import SPACE, NotACallError, Reading, Source, begun_mark
 
+ANY = re.compile(r"(?s:.*)")
+
 
 class CallForm(NamedTuple):
     """How a grammar writes calls: begin, arguments as JSON, end; all of them between two texts.
@@ -56,6 +58,7 @@ class Family(NamedTuple):
         id_length: of the ids that its chat templates take; None: any.
         parameter_form: the same, where arguments are no JSON.
         openings: how calls without a mark begin, as far as a grammar has to prevent others.
+        names, keys: the names of tools and of parameters that can be written so.
     """
 
     marks: tuple[str, ...]
@@ -66,6 +69,8 @@ class Family(NamedTuple):
     openings: tuple[str, ...] = ()
     ends_answer: bool = False
     id_length: int | None = None
+    names: re.Pattern[str] = ANY
+    keys: re.Pattern[str] = ANY
 
 
 class Calls:

@@ -5,13 +5,16 @@ V3.1 writes the name in place of the type, and no fence; both are read.
 
 from __future__ import annotations
 
+import re
+
 from headrace.text.tool_calls.call_parser import CallForm, Calls, Family
 from headrace.text.tool_calls.json_calls import pass_arguments, read_arguments
-from headrace.text.tool_calls.source import NotACallError, Reading, Source
+from headrace.text.tool_calls.source import SPACE, NotACallError, Reading, Source
 
 ALL, ALL_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 ONE, ONE_END = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"
 NAME = "<｜tool▁sep｜>"
+_SPACE = re.compile(f"[{SPACE}]")
 
 
 def read(source: Source, calls: Calls, _mark: str) -> Reading[None]:
@@ -31,7 +34,7 @@ def read(source: Source, calls: Calls, _mark: str) -> Reading[None]:
 
 def _read_one(source: Source, calls: Calls) -> Reading[None]:
     name = yield from source.until(NAME)
-    is_fenced = name == "function"
+    is_fenced = name == "function" and not (yield from _comes_object(source))
     if is_fenced:
         name = yield from source.until("\n")
         yield from source.expect("```json")
@@ -45,10 +48,17 @@ def _read_one(source: Source, calls: Calls) -> Reading[None]:
     for text in ("```", ONE_END)[0 if is_fenced else 1 :]:
         if not (yield from source.closing(text)):
             raise NotACallError
-    if not name.strip() or len(name.split()) > 1:
+    name = name.strip(SPACE)
+    if not name or _SPACE.search(name):
         raise NotACallError
     if not calls.is_certain:
-        calls.add(name.strip(), arguments)
+        calls.add(name, arguments)
+
+
+def _comes_object(source: Source) -> Reading[bool]:
+    """Whether arguments come at once: what stood there was the name of a tool then."""
+    yield from source.spaces()
+    return (yield from source.more()) and source.text[source.position] == "{"
 
 
 FAMILY = Family(
@@ -62,6 +72,7 @@ FAMILY = Family(
         before_all=ALL,
         after_all=ALL_END,
     ),
+    names=re.compile(rf"(?!\{{)(?:(?!{re.escape(NAME)}).)*", re.DOTALL),
 )
 FAMILY_V31 = FAMILY._replace(
     form=CallForm(

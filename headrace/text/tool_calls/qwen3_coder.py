@@ -19,7 +19,8 @@ CALL, CALL_END = "<tool_call>", "</tool_call>"
 FUNCTION, FUNCTION_END = "<function=", "</function>"
 PARAMETER, PARAMETER_END = "<parameter=", "</parameter>"
 MAX_REFERENCES = 16
-_NAME = re.compile(r"[^\s<>]+")
+_NAME = re.compile(r"[^ \t\r\n<>]+")
+_KEY = re.compile(r"[^\r\n<>]+")
 _FIRSTS = {
     "{": "object", "[": "array", '"': "string", "t": "boolean", "f": "boolean", "n": "null",
 }  # fmt: skip
@@ -45,7 +46,7 @@ def read(source: Source, calls: Calls, mark: str) -> Reading[None]:
         yield from source.spaces()
         if not (yield from source.literal(PARAMETER)):
             break
-        key = yield from source.run(_NAME)
+        key = yield from source.run(_KEY)
         yield from source.expect(">")
         text = yield from source.until(PARAMETER_END)
         schema = properties.get(key) if isinstance(properties, Mapping) else None
@@ -140,4 +141,6 @@ FAMILY = Family(
         begin=f"{PARAMETER}KEY>\n",
         end=PARAMETER_END,
     ),
+    names=_NAME,
+    keys=re.compile(f"(?:{_KEY.pattern})?"),
 )
