@@ -121,7 +121,9 @@ def plan_tools(
     or_json = kind == "auto" and wanted and has_mark
     if or_json:
         family = family._replace(read_opening=None)
-    return ToolPlan(kind, tools, family, body.parallel_tool_calls is not False, or_json)
+    # The function that is named is called once, as others do.
+    is_parallel = body.parallel_tool_calls is not False and kind != "named"
+    return ToolPlan(kind, tools, family, is_parallel, or_json)
 
 
 def _read_tools(given: list[dict[str, Any]], settings: ServerSettings) -> tuple[Tool, ...]:

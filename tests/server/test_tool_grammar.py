@@ -97,6 +97,10 @@ def test_forced_calls_are_written_as_the_family_does_and_nothing_else(
     named = grammar(family, {"type": "function", "function": {"name": "f"}})
     assert is_whole(compiler, named, one)
     assert not is_whole(compiler, named, two)
+    twice = two.replace('"g"', '"f"').replace("g<｜", "f<｜").replace("sep｜>g", "sep｜>f")
+    twice = twice.replace('{"b": "x::=y"}', '{"a": 1}')
+    assert is_whole(compiler, required, twice)
+    assert not is_whole(compiler, named, twice)
     for text in ("", "Hello", one.replace("1", '"1"'), one.replace('"a"', '"b"'), one + " more"):
         assert not is_whole(compiler, required, text)
 

@@ -349,6 +349,12 @@ async def test_strict_tools_and_a_form_of_the_answer_that_cannot_both_be_kept(
         assert answer.status_code == 200
 
 
+async def test_named_function_is_called_once(client_of: ClientOf) -> None:
+    client = client_of(engine_that_says(f"{CALL}\n{CALL}"))
+    assert len((await both(client, tool_choice="required"))["calls"]) == 2
+    assert len((await both(client, tool_choice=NAMED))["calls"]) == 1
+
+
 async def test_allowed_tools_narrow_the_choice(client_of: ClientOf) -> None:
     engine = engine_that_says(CALL)
     allowed = {"mode": "required", "tools": [NAMED]}
