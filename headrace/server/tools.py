@@ -202,7 +202,8 @@ def _choose(choice: object, tools: tuple[Tool, ...]) -> tuple[ChoiceKind, tuple[
         case {"type": "allowed_tools", "allowed_tools": {"mode": "auto" | "required" as mode,
                                                          "tools": [_, *_] as allowed}}:  # fmt: skip
             kind: ChoiceKind = "required" if mode == "required" else "auto"
-            return kind, tuple(_allowed(tools, item) for item in allowed)
+            chosen = {tool.index: tool for tool in (_allowed(tools, item) for item in allowed)}
+            return kind, tuple(chosen.values())
     raise _refusal(
         "tool_choice",
         "must be 'auto', 'required', 'none', or name a tool as "

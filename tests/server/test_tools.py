@@ -357,13 +357,16 @@ async def test_named_function_is_called_once(client_of: ClientOf) -> None:
 
 async def test_allowed_tools_narrow_the_choice(client_of: ClientOf) -> None:
     engine = engine_that_says(CALL)
-    allowed = {"mode": "required", "tools": [NAMED]}
+    allowed: dict[str, Any] = {"mode": "required", "tools": [NAMED]}
     choice = {"type": "allowed_tools", "allowed_tools": allowed}
     answer = await both(client_of(engine), tool_choice=choice)
     assert answer["reason"] == "tool_calls"
     grammar = engine.seen[0][2].structured_outputs
     assert grammar is not None
     assert '\\"g\\"' not in (grammar.grammar or "")
+    allowed["tools"] = [NAMED] * 3
+    assert (await both(client_of(engine), tool_choice=choice)) == answer
+    assert engine.seen[-1][2].structured_outputs == grammar
 
 
 async def test_conversation_with_calls_goes_on(client_of: ClientOf) -> None:
