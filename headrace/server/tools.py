@@ -91,6 +91,12 @@ def plan_tools(
     kind, tools = _choose(body.tool_choice, tools)
     if kind == "none":
         return None
+    if body.detokenize is False:
+        raise _refusal(
+            "detokenize",
+            "must not be false where tools may be called: calls are found in the text; leave it "
+            "out, or set tool_choice 'none'",
+        )
     if family is None or (kind == "auto" and not settings.enable_auto_tool_choice):
         raise _refusal(
             "tool_choice",

@@ -284,6 +284,8 @@ REFUSALS: list[tuple[dict[str, Any], str]] = [
         {"tools": [tool("g"), tool(strict=True, parameters={"properties": {"a": {"not": {}}}})]},
         "tools[1].function.parameters",
     ),
+    ({"detokenize": False}, "detokenize"),
+    ({"detokenize": False, "tool_choice": "required"}, "detokenize"),
     ({"tool_choice": "required", "structured_outputs": {"regex": "a"}}, "structured_outputs"),
 ]
 
