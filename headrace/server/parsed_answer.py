@@ -112,7 +112,12 @@ class AnswerReader:
         calls = None
         if tools is not None:
             parameters = {tool.name: tool.parameters for tool in tools.tools}
-            calls = ToolCallParser(tools.family, parameters, is_certain=tools.has_grammar)
+            calls = ToolCallParser(
+                tools.family,
+                parameters,
+                is_certain=tools.has_grammar,
+                only_offered=tools.is_narrowed,
+            )
         self._parser = AnswerParser(None if reasoning is None else reasoning.parser(), calls)
 
     def read(self, answer: CompletionOutput, *, is_last: bool) -> Piece:

@@ -52,6 +52,7 @@ class ToolPlan:
         family: how calls are written: as the model does, unless a grammar has to hold it to calls
             and cannot hold it to such.
         is_parallel: whether an answer may hold several calls.
+        is_narrowed: the request says which tools may be called: a call of another is text.
         or_json: the answer is calls, or JSON that response_format asks for.
     """
 
@@ -60,6 +61,7 @@ class ToolPlan:
     family: Family
     is_parallel: bool
     or_json: bool = False
+    is_narrowed: bool = False
 
     @property
     def is_forced(self) -> bool:
@@ -129,7 +131,9 @@ def plan_tools(
         family = family._replace(read_opening=None)
     # The function that is named is called once, as others do.
     is_parallel = body.parallel_tool_calls is not False and kind != "named"
-    return ToolPlan(kind, tools, family, is_parallel, or_json)
+    return ToolPlan(
+        kind, tools, family, is_parallel, or_json, is_narrowed=isinstance(body.tool_choice, dict)
+    )
 
 
 def _read_tools(given: list[dict[str, Any]], settings: ServerSettings) -> tuple[Tool, ...]:

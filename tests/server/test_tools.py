@@ -371,6 +371,21 @@ async def test_allowed_tools_narrow_the_choice(client_of: ClientOf) -> None:
     assert engine.seen[-1][2].structured_outputs == grammar
 
 
+async def test_call_of_a_tool_that_is_not_allowed_stays_text(client_of: ClientOf) -> None:
+    other = CALL.replace('"f"', '"g"')
+    choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}
+    for text, calls, content, reason in (
+        (CALL, 1, None, "tool_calls"),
+        (other, 0, other, "stop"),
+        (f"{other}\n{CALL}", 1, other, "tool_calls"),
+        (other.replace('"g"', '"rm"'), 0, other.replace('"g"', '"rm"'), "stop"),
+    ):
+        client = client_of(engine_that_says(text))
+        answer = await both(client, tool_choice=choice)
+        assert answer["calls"] == [("f", '{"a": "x"}')] * calls
+        assert (answer["content"], answer["reason"]) == (content, reason)
+
+
 async def test_conversation_with_calls_goes_on(client_of: ClientOf) -> None:
     engine = engine_that_says("It is sunny.")
     calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]

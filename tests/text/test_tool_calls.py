@@ -172,6 +172,22 @@ def test_a_fence_may_hold_several_calls(family: str, separator: str, is_certain:
     assert told(parse(family, [text + " and more"])) == [text + " and more"]
 
 
+@pytest.mark.parametrize("sample", SAMPLES, ids=ids)
+def test_only_tools_that_are_offered_are_called_where_only_these_may_be(sample: Sample) -> None:
+    family, text, _ = sample
+    for offered in ({}, {"f": TOOLS["f"]}):
+        wholes = []
+        for pieces in ([text], text):
+            parser = ToolCallParser(FAMILIES[family], offered, only_offered=True)
+            events = [event for piece in pieces for event in parser.feed(piece)] + parser.finish()
+            wholes.append(joined(events))
+        assert wholes[0] == wholes[1]
+        names = {event.name for event in wholes[0] if isinstance(event, ToolCall)}
+        assert names <= set(offered)
+        if not names:
+            assert "".join(map(str, told(wholes[0]))) == text
+
+
 OPENERS = (
     "", '<tool_call>{"name": "f", "arguments": {"a": ', "<function=f><parameter=a>", "[f(a=",
     '[f(a="', "[TOOL_CALLS][", '[TOOL_CALLS]f[ARGS]{"a": "', "<｜tool▁calls▁begin｜>",

@@ -82,6 +82,7 @@ class Calls:
             nothing has to be held back until it is whole.
 
     Args:
+        only_offered: calls of other tools are none.
         on_call: told of each call: what was read before it is settled.
     """
 
@@ -91,12 +92,14 @@ class Calls:
         on_call: Callable[[], None],
         *,
         is_certain: bool,
+        only_offered: bool = False,
     ) -> None:
         self.tools = tools
         self.is_certain = is_certain
         self.events: list[Event] = []
         self.num_calls = 0
         self._on_call = on_call
+        self._only_offered = only_offered
 
     def begin(self, name: str) -> None:
         """A call whose arguments follow."""
@@ -108,15 +111,26 @@ class Calls:
             self.events.append(MoreArguments(self.num_calls - 1, text))
 
     def add(self, name: str, arguments: str) -> None:
-        """A whole call."""
+        """A whole call.
+
+        Raises:
+            NotACallError: it is of a tool that must not be called.
+        """
+        self._check(name)
         self.events.append(ToolCall(self.num_calls, name, arguments))
         self.num_calls += 1
         self._on_call()
 
     def add_all(self, calls: list[tuple[str, str]]) -> None:
-        """Whole calls."""
+        """Whole calls, or none of them; see `add`."""
+        for name, _ in calls:
+            self._check(name)
         for name, arguments in calls:
             self.add(name, arguments)
+
+    def _check(self, name: str) -> None:
+        if self._only_offered and name not in self.tools:
+            raise NotACallError
 
 
 def _plain_text(marks: tuple[str, ...]) -> re.Pattern[str]:
@@ -134,16 +148,23 @@ class ToolCallParser:
 
     Args:
         tools: name -> parameters of the tools that were offered.
-        is_certain: see `Calls`.
+        is_certain, only_offered: see `Calls`.
     """
 
     def __init__(
-        self, family: Family, tools: Mapping[str, Mapping[str, Any]], *, is_certain: bool = False
+        self,
+        family: Family,
+        tools: Mapping[str, Mapping[str, Any]],
+        *,
+        is_certain: bool = False,
+        only_offered: bool = False,
     ) -> None:
         self._family = family
         self._mark = re.compile("|".join(map(re.escape, family.marks))) if family.marks else None
         self._source = Source()
-        self._calls = Calls(tools, self._settle_call, is_certain=is_certain)
+        self._calls = Calls(
+            tools, self._settle_call, is_certain=is_certain, only_offered=only_offered
+        )
         self._spaces: list[str] = []
         self._is_behind_call = False
         self._is_plain = _plain_text(family.marks).fullmatch
