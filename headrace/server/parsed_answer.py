@@ -118,6 +118,7 @@ class AnswerReader:
                 is_certain=tools.has_grammar,
                 only_offered=tools.is_narrowed,
             )
+        self._calls = calls
         self._parser = AnswerParser(None if reasoning is None else reasoning.parser(), calls)
 
     def read(self, answer: CompletionOutput, *, is_last: bool) -> Piece:
@@ -145,9 +146,11 @@ class AnswerReader:
             self._tally.reasoning_tokens += counter.num_tokens
 
     def finish_reason(self, reason: str | None) -> str | None:
-        """The reason to tell, for the engine's: calls that were left to the model tell so."""
-        tools = self._plan.tools
-        is_told = tools is not None and tools.kind != "named" and self._num_calls > 0
+        """The reason to tell, for the engine's: calls that were left to the model tell so, unless
+        a stop text cut the last one."""
+        tools, calls = self._plan.tools, self._calls
+        is_whole = self._num_calls > 0 and calls is not None and not calls.is_open
+        is_told = tools is not None and tools.kind != "named" and is_whole
         return "tool_calls" if reason == "stop" and is_told else reason
 
     def _put(self, event: Event, piece: Piece) -> None:

@@ -386,6 +386,24 @@ async def test_call_of_a_tool_that_is_not_allowed_stays_text(client_of: ClientOf
         assert (answer["content"], answer["reason"]) == (content, reason)
 
 
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [('"x', "stop"), ('{"a": "x"', "stop"), ('"x"}', "tool_calls"), ('"x"}}\n', "tool_calls"),
+     ('"arguments": ', "stop"), ("", "tool_calls")],
+)  # fmt: skip
+@pytest.mark.parametrize("before", ["", f"{CALL}\n"])
+async def test_call_that_a_stop_text_cut_is_not_told_to_be_whole(
+    client_of: ClientOf, end: str, reason: str, before: str
+) -> None:
+    cut = CALL[: CALL.index(end) + len(end)] if end else CALL
+    answer = await both(client_of(engine_that_says(before + cut)), tool_choice="required")
+    if end == '"arguments": ' and before:
+        reason = "tool_calls"  # nothing of the second call has come
+    assert answer["reason"] == reason
+    if reason == "tool_calls":
+        assert all(json.loads(arguments) == {"a": "x"} for _, arguments in answer["calls"])
+
+
 async def test_conversation_with_calls_goes_on(client_of: ClientOf) -> None:
     engine = engine_that_says("It is sunny.")
     calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]

@@ -78,6 +78,7 @@ class Calls:
 
     Attributes:
         tools: name -> parameters (a JSON schema) of the tools that were offered.
+        is_open: the last call lacks a part of its arguments.
         is_certain: a grammar holds the model to calls in their form once one has begun, so that
             nothing has to be held back until it is whole.
 
@@ -98,17 +99,23 @@ class Calls:
         self.is_certain = is_certain
         self.events: list[Event] = []
         self.num_calls = 0
+        self.is_open = False
         self._on_call = on_call
         self._only_offered = only_offered
 
     def begin(self, name: str) -> None:
-        """A call whose arguments follow."""
+        """A call whose arguments follow, up to `end`."""
         self.add(name, "")
+        self.is_open = True
 
     def more_arguments(self, text: str) -> None:
         """Further arguments of the last call."""
         if text:
             self.events.append(MoreArguments(self.num_calls - 1, text))
+
+    def end(self) -> None:
+        """The arguments of the last call are whole."""
+        self.is_open = False
 
     def add(self, name: str, arguments: str) -> None:
         """A whole call.
@@ -176,6 +183,11 @@ class ToolCallParser:
     def num_calls(self) -> int:
         """How many there have been."""
         return self._calls.num_calls
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the last of them lacks a part of its arguments."""
+        return self._calls.is_open
 
     def feed(self, text: str) -> list[Event]:
         """What is certain with this text."""

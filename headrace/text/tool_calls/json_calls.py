@@ -152,6 +152,8 @@ def pass_call(source: Source, calls: Calls) -> Reading[None]:
             end = members[1][1].end if len(members) > 1 else num_read
             begin = num_read - len(piece)
             calls.more_arguments(piece[max(start - begin, 0) : max(end - begin, 0)])
+            if len(members) > 1:
+                calls.end()
 
 
 def pass_arguments(source: Source, calls: Calls, name: str) -> Reading[None]:
@@ -165,6 +167,7 @@ def pass_arguments(source: Source, calls: Calls, name: str) -> Reading[None]:
     while piece := (yield from found.read(source)):
         source.settle()
         calls.more_arguments(piece)
+    calls.end()
 
 
 def read_one(
