@@ -156,7 +156,9 @@ class AnswerReader:
     def _put(self, event: Event, piece: Piece) -> None:
         match event:
             case Content(text):
-                piece.content += text
+                # Where the answer must be calls, text is what comes before one that was cut.
+                if self._plan.tools is None or not self._plan.tools.is_forced:
+                    piece.content += text
             case Reasoning(text):
                 if not self._plan.hides_thoughts:
                     piece.reasoning += text

@@ -404,6 +404,15 @@ async def test_call_that_a_stop_text_cut_is_not_told_to_be_whole(
         assert all(json.loads(arguments) == {"a": "x"} for _, arguments in answer["calls"])
 
 
+@pytest.mark.parametrize("choice", ["required", NAMED])
+async def test_beginning_of_a_call_that_must_come_is_no_content(
+    client_of: ClientOf, choice: Any
+) -> None:
+    for end in range(1, CALL.index('"arguments": ') + 12):
+        answer = await both(client_of(engine_that_says(CALL[:end])), tool_choice=choice)
+        assert (answer["content"] or "", answer["calls"]) == ("", [])
+
+
 async def test_conversation_with_calls_goes_on(client_of: ClientOf) -> None:
     engine = engine_that_says("It is sunny.")
     calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
