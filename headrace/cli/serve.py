@@ -10,7 +10,7 @@ from headrace.cli.command_line import help_topic, read_records
 from headrace.cli.help import help_text
 from headrace.cli.options import Option, options_of
 from headrace.config.args import AsyncEngineArgs
-from headrace.server.settings import ServerSettings
+from headrace.server.settings.server import ServerSettings
 
 USAGE = """usage: headrace serve [MODEL] [options]
 

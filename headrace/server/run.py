@@ -29,16 +29,16 @@ from headrace.metrics.loggers import LoggingStatLogger
 from headrace.metrics.prometheus import PrometheusStatLogger
 from headrace.metrics.stats import StatLogger
 from headrace.sampling_params import SamplingParams
+from headrace.server.access.keys import read_key_file
 from headrace.server.app import build_app
-from headrace.server.keys import read_key_file
-from headrace.server.listen import address_of, bind, removed_at_end
-from headrace.server.request_log import RequestLog
-from headrace.server.settings import ServerSettings
+from headrace.server.http.listen import address_of, bind, removed_at_end
+from headrace.server.http.tls import check_tls, reload_certificate, tls_files
+from headrace.server.http.uvicorn_server import Server, uvicorn_config
+from headrace.server.observe.request_log import RequestLog
+from headrace.server.observe.tracing import Tracer
+from headrace.server.settings.server import ServerSettings
+from headrace.server.settings.table import log_settings
 from headrace.server.state import ServerState
-from headrace.server.table import log_settings
-from headrace.server.tls import check_tls, reload_certificate, tls_files
-from headrace.server.tracing import Tracer
-from headrace.server.uvicorn_server import Server, uvicorn_config
 from headrace.server.watch import watch_files
 
 logger = make_logger(__name__)

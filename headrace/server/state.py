@@ -14,12 +14,12 @@ from starlette.requests import Request
 import headrace
 from headrace.engine.client import EngineClient
 from headrace.metrics.prometheus import PrometheusStatLogger
-from headrace.server.caller import caller_of
-from headrace.server.deadline import timeout_ms
+from headrace.server.access.caller import caller_of
+from headrace.server.access.deadline import timeout_ms
+from headrace.server.access.keys import KeyRing
+from headrace.server.access.open_requests import OpenRequest, OpenRequests
 from headrace.server.errors import RETRY_AFTER, NotFoundError, NotReadyError, server_is_ending
-from headrace.server.keys import KeyRing
-from headrace.server.open_requests import OpenRequest, OpenRequests
-from headrace.server.settings import ServerSettings
+from headrace.server.settings.server import ServerSettings
 
 
 @dataclass

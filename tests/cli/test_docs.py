@@ -7,9 +7,9 @@ from pathlib import Path
 
 from headrace.cli.options import options_of
 from headrace.config.args import AsyncEngineArgs
-from headrace.server.admin import ROUTES as ADMIN_ROUTES
-from headrace.server.app import ROUTES
-from headrace.server.settings import ServerSettings
+from headrace.server.routes.admin import ROUTES as ADMIN_ROUTES
+from headrace.server.routes.table import ROUTES
+from headrace.server.settings.server import ServerSettings
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "operations.md").read_text()

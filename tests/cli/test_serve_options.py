@@ -13,7 +13,7 @@ from headrace.cli.options import UsageError, options_of, size
 from headrace.cli.serve import read_options
 from headrace.config.args import AsyncEngineArgs
 from headrace.errors import ConfigError
-from headrace.server.settings import ServerSettings
+from headrace.server.settings.server import ServerSettings
 
 OPTIONS = options_of(AsyncEngineArgs, ServerSettings)
 

@@ -15,7 +15,7 @@ import uvicorn
 
 from headrace.metrics.prometheus import PrometheusStatLogger
 from headrace.server.app import build_app
-from headrace.server.settings import ServerSettings
+from headrace.server.settings.server import ServerSettings
 from tests.server.fakes import FakeEngine
 
 

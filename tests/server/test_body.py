@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from headrace.server.app import build_app
-from headrace.server.settings import ServerSettings
+from headrace.server.settings.server import ServerSettings
 from tests.server.conftest import check_error, until
 from tests.server.fakes import FakeEngine
 

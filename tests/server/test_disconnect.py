@@ -9,8 +9,8 @@ import httpx
 import pytest
 from starlette.types import Message
 
-from headrace.server.live import LiveRequests
-from headrace.server.sse import EventStream
+from headrace.server.streams.live import LiveRequests
+from headrace.server.streams.sse import EventStream
 from tests.server.conftest import frames_of, serving, until
 from tests.server.fakes import FakeEngine, NumberedFrames, ScriptedStream, say
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from headrace.errors import ValidationError
-from headrace.server.embeds import EncodedEmbeds, decode_embeds
+from headrace.server.generation.embeds import EncodedEmbeds, decode_embeds
 from headrace.text.renderer import Renderer
 from tests.server.conftest import check_error
 from tests.server.fakes import FakeEngine, make_config

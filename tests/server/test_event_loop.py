@@ -14,7 +14,7 @@ import pytest
 
 from headrace.engine.async_llm import AsyncLLM
 from headrace.server.app import build_app
-from headrace.server.settings import ServerSettings
+from headrace.server.settings.server import ServerSettings
 from tests.engine.fakes import FACTORY, make_config, save_tokenizer
 from tests.server.conftest import check_error, until
 from tests.server.fakes import FakeEngine

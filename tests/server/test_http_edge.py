@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.server.body import json_depth
-from headrace.server.settings import ServerSettings
+from headrace.server.http.body import json_depth
+from headrace.server.settings.server import ServerSettings
 from tests.server.conftest import check_error
 from tests.server.fakes import FakeEngine
 
@@ -138,7 +138,7 @@ async def test_very_many_unknown_fields_are_not_compared_with_the_known_ones(
     def fail(*_: object) -> str:
         raise AssertionError("compared")
 
-    monkeypatch.setattr("headrace.server.body.nearest", fail)
+    monkeypatch.setattr("headrace.server.http.body.nearest", fail)
     body = {**CHAT, **{f"field{i}": 1 for i in range(20_000)}}
     answer = await client.post("/v1/chat/completions", json=body)
     assert answer.headers["X-Headrace-Warnings"].endswith("and 19980 more")

@@ -13,8 +13,8 @@ import pytest
 import uvicorn
 
 from headrace.server.app import build_app
-from headrace.server.http_protocol import make_protocol
-from headrace.server.settings import ServerSettings
+from headrace.server.http.http_protocol import make_protocol
+from headrace.server.settings.server import ServerSettings
 from tests.server.fakes import FakeEngine
 
 BODY = json.dumps({"prompt": "a"}).encode()

@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.server.keys import KeyRing, read_key_file
+from headrace.server.access.keys import KeyRing, read_key_file
 from headrace.server.watch import watch_files
 from tests.server.conftest import check_error
 from tests.server.fakes import FakeEngine

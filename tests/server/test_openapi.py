@@ -11,8 +11,8 @@ import httpx
 import jsonschema
 import pytest
 
-from headrace.server.app import ROUTES
-from headrace.server.route_docs import DOCS
+from headrace.server.docs.route_docs import DOCS
+from headrace.server.routes.table import ROUTES
 from tests.server.conftest import frames_of
 from tests.server.fakes import FakeEngine, say
 

@@ -25,10 +25,10 @@ from headrace.errors import ConfigError
 from headrace.logger import LINE_FIELDS, JsonFormatter
 from headrace.messages.outputs import SchedulerStats
 from headrace.server.app import build_app
-from headrace.server.listen import bind
-from headrace.server.settings import ServerSettings
-from headrace.server.tls import reload_certificate, tls_files
-from headrace.server.uvicorn_server import Server, uvicorn_config
+from headrace.server.http.listen import bind
+from headrace.server.http.tls import reload_certificate, tls_files
+from headrace.server.http.uvicorn_server import Server, uvicorn_config
+from headrace.server.settings.server import ServerSettings
 from tests.engine.fakes import FACTORY, make_config, save_tokenizer
 from tests.server.conftest import check_error, frames_of, until
 from tests.server.fakes import FakeEngine, say
@@ -119,7 +119,7 @@ async def test_access_log_names_keys_and_tells_neither_keys_nor_queries(
     await client.get("/v1/x%0Ay")
     for quiet in ("/health", "/ping", "/livez"):
         assert (await client.get(quiet)).status_code == 200
-    lines = [one for one in caplog.records if one.name == "headrace.server.access_log"]
+    lines = [one for one in caplog.records if one.name == "headrace.server.http.access_log"]
     assert [getattr(one, LINE_FIELDS)["status"] for one in lines] == [200, 401]
     assert "GET /v1/models -> 200" in lines[0].getMessage()
     assert lines[0].getMessage().endswith("key alice)")

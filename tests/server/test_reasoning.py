@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.server.settings import ServerSettings
+from headrace.server.settings.server import ServerSettings
 from headrace.structured_params import ThoughtMarks
 from tests.server.conftest import frames_of
 from tests.server.fakes import EOS, FakeEngine, say

@@ -13,7 +13,7 @@ import httpx
 import msgspec
 import pytest
 
-from headrace.server.app import ROUTES
+from headrace.server.routes.table import ROUTES
 from tests.server.conftest import check_error, frames_of, until
 from tests.server.fakes import FakeEngine, say
 

@@ -20,12 +20,12 @@ import pytest
 from headrace.errors import ConfigError, EngineStartError
 from headrace.metrics.prometheus import PrometheusStatLogger
 from headrace.server.app import build_app
-from headrace.server.listen import address_of, bind
-from headrace.server.request_log import RequestLog
+from headrace.server.http.listen import address_of, bind
+from headrace.server.http.uvicorn_server import Server, uvicorn_config
+from headrace.server.observe.request_log import RequestLog
 from headrace.server.run import ServingProcess, StartInterrupted
-from headrace.server.settings import ServerSettings
-from headrace.server.table import settings_table
-from headrace.server.uvicorn_server import Server, uvicorn_config
+from headrace.server.settings.server import ServerSettings
+from headrace.server.settings.table import settings_table
 from tests.server.conftest import frames_of, until
 from tests.server.fakes import FakeEngine, make_config, say
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Receive, Scope, Send
 
-from headrace.server.live import LiveRequests
-from headrace.server.middleware import DirectSend
+from headrace.server.http.middleware import DirectSend
 from headrace.server.protocol.chat import ChatChunk, ChatChunkChoice, Delta
 from headrace.server.protocol.completions import CompletionChunk, CompletionChunkChoice
-from headrace.server.sse import EventStream, TextFrames, frame
+from headrace.server.streams.live import LiveRequests
+from headrace.server.streams.sse import EventStream, TextFrames, frame
 from tests.server.fakes import FakeEngine, NumberedFrames, ScriptedStream, say
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)

@@ -11,12 +11,12 @@ import pytest
 
 from headrace.config.engine import StructuredOutputsConfig
 from headrace.errors import ValidationError
+from headrace.server.generation.response_format import structured_outputs
 from headrace.server.protocol.chat import ChatRequest
 from headrace.server.protocol.common import ResponseFormat
-from headrace.server.response_format import structured_outputs
-from headrace.server.settings import ServerSettings
-from headrace.server.tool_grammar import tool_grammar
-from headrace.server.tools import ToolPlan, plan_tools
+from headrace.server.settings.server import ServerSettings
+from headrace.server.tools.choice import ToolPlan, plan_tools
+from headrace.server.tools.grammar import tool_grammar
 from headrace.structured.build import build_grammar
 from headrace.structured.compiler import GrammarCompiler
 from headrace.structured_params import ThoughtMarks

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.server.settings import ServerSettings
+from headrace.server.settings.server import ServerSettings
 from tests.server.conftest import check_error, frames_of
 from tests.server.fakes import EOS, FakeEngine, say
 

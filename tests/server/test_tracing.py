@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from headrace.errors import ConfigError
-from headrace.server import tracing
 from headrace.server.app import build_app
-from headrace.server.settings import ServerSettings
-from headrace.server.tracing import Tracer
+from headrace.server.observe import tracing
+from headrace.server.observe.tracing import Tracer
+from headrace.server.settings.server import ServerSettings
 from tests.server.fakes import FakeEngine
 
 URL = "http://localhost:4318/v1/traces"

@@ -14,11 +14,11 @@ import pytest
 
 from headrace.errors import ConfigError
 from headrace.outputs import RequestMetrics
-from headrace.server import request_log
-from headrace.server.caller import Caller
-from headrace.server.open_requests import OpenRequest
-from headrace.server.request_log import RequestLog
-from headrace.server.usage import usage_details
+from headrace.server.access.caller import Caller
+from headrace.server.access.open_requests import OpenRequest
+from headrace.server.observe import request_log
+from headrace.server.observe.request_log import RequestLog
+from headrace.server.protocol.usage import usage_details
 from tests.server.conftest import frames_of
 from tests.server.fakes import FakeEngine, ScriptedStream
 

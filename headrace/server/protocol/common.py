@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.errors import UnsupportedError
-from headrace.server.usage import UsageDetails
+from headrace.server.protocol.usage import UsageDetails
 
 LABELS = frozenset({
     "user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",

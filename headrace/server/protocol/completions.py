@@ -24,7 +24,7 @@ EMBEDS_SHAPES: list[Any] = [{"type": "string"}, {"type": "array", "items": {"typ
 
 class CompletionRequest(GenerationRequest):
     """The body of a request. `prompt` is a text, a list of token ids, or a list of these;
-    `prompt_embeds` is base64 (see server/embeds.py), or a list of it."""
+    `prompt_embeds` is base64 (see server/generation/embeds.py), or a list of it."""
 
     refused: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         **REFUSED, "suffix": ("",), "best_of": (1,),

@@ -1,0 +1,1 @@
+"""What /openapi.json says."""

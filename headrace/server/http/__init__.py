@@ -1,0 +1,1 @@
+"""Connections, bodies, and what stands between the network and the routes."""

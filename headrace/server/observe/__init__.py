@@ -1,0 +1,1 @@
+"""What is written down of requests for operators: a log, traces."""

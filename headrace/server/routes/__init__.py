@@ -1,0 +1,1 @@
+"""What each route answers, and the table of routes."""

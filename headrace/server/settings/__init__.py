@@ -1,0 +1,1 @@
+"""What a user may ask of the HTTP server, group by group."""

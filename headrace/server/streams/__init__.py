@@ -1,0 +1,1 @@
+"""Requests under way in the engine, and their answers sent piece by piece."""
