@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
-import headrace
 from headrace.engine.client import EngineClient
 from headrace.metrics.prometheus import PrometheusStatLogger
-from headrace.server.docs.openapi import Route as Documented
-from headrace.server.docs.openapi import openapi_document
+from headrace.server.docs.pages import Document, redoc_page, swagger_page
 from headrace.server.errors import error_response
 from headrace.server.http.access_log import AccessLog
 from headrace.server.http.key_guard import KeyGuard
@@ -27,7 +22,7 @@ from headrace.server.http.paths import OPEN_PATHS
 from headrace.server.http.request_ids import RequestIdHeader
 from headrace.server.http.user_middleware import add_user_middleware
 from headrace.server.routes import admin
-from headrace.server.routes.table import ROUTES, SCOPES, Handler, RouteRow
+from headrace.server.routes.table import ROUTES, SCOPES, Handler
 from headrace.server.settings.server import ServerSettings
 from headrace.server.state import ServerState
 from headrace.server.streams.resume import ResumableStreams
@@ -37,7 +32,7 @@ def build_app(
     engine: EngineClient | None,
     settings: ServerSettings,
     metrics: PrometheusStatLogger | None = None,
-) -> FastAPI:
+) -> Starlette:
     """The application around one engine.
 
     Args:
@@ -47,30 +42,38 @@ def build_app(
     state = ServerState(settings, metrics)
     if engine is not None:
         state.attach(engine)
-    docs: dict[str, Any] = {}
-    if settings.disable_fastapi_docs:
-        docs = {"openapi_url": None, "docs_url": None, "redoc_url": None}
-    app = FastAPI(
-        title="headrace",
-        version=headrace.__version__,
-        redirect_slashes=False,
-        **docs,
-    )
+    rows = ROUTES + (admin.ROUTES if settings.enable_admin_routes else ())
+    routes = [_route(state, method, path, handler) for method, path, handler, _body in rows]
+    if not settings.disable_fastapi_docs:
+        document = Document(rows)
+        for path, handler in (
+            ("/openapi.json", document.answer), ("/docs", swagger_page), ("/redoc", redoc_page),
+        ):  # fmt: skip
+            routes.append(_route(state, "GET", path, handler))
+    app = Starlette(routes=routes)
+    app.router.redirect_slashes = False
     app.state.server = state
     app.state.resumable = ResumableStreams(settings)
-    routes = ROUTES + (admin.ROUTES if settings.enable_admin_routes else ())
-    for method, path, handler, _body in routes:
-        _add_route(app, state, method, path, handler)
     _add_middleware(app, state)
     app.add_exception_handler(HTTPException, _answer_error)
     app.add_exception_handler(Exception, _answer_error)
-    app.openapi = lambda: _openapi(app, state, routes)  # type: ignore[method-assign]
     return app
 
 
-class PlainRoute(Route):
-    """A route that reads its request itself: what FastAPI would do around it takes longer than all
-    of ours. It is noted in the scope, as FastAPI does, for measurements."""
+class Endpoint:
+    """A handler as an application."""
+
+    def __init__(self, state: ServerState, handler: Handler) -> None:
+        self._state = state
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._handler(self._state, Request(scope, receive, send))
+        await response(scope, receive, send)
+
+
+class NotedRoute(Route):
+    """Noted in the scope of its requests, for measurements."""
 
     def matches(self, scope: Scope) -> tuple[Match, Scope]:
         match, child_scope = super().matches(scope)
@@ -79,20 +82,11 @@ class PlainRoute(Route):
         return match, child_scope
 
 
-def _add_route(
-    app: FastAPI,
-    state: ServerState,
-    method: str,
-    path: str,
-    handler: Handler,
-) -> None:
-    async def endpoint(request: Request) -> Response:
-        return await handler(state, request)
-
-    app.router.routes.append(PlainRoute(path, endpoint, methods=[method], name=handler.__name__))
+def _route(state: ServerState, method: str, path: str, handler: Handler) -> Route:
+    return NotedRoute(path, Endpoint(state, handler), methods=[method], name=handler.__name__)
 
 
-def _add_middleware(app: FastAPI, state: ServerState) -> None:
+def _add_middleware(app: Starlette, state: ServerState) -> None:
     """Each call goes around the ones before: the last one is outermost."""
     settings = state.settings
     app.add_middleware(LoadReport, state=state)  # behind the keys
@@ -136,14 +130,3 @@ def _methods_of(request: Request) -> list[str]:
         if isinstance(route, Route) and route.matches(request.scope)[0] is not Match.NONE:
             found |= route.methods or set()
     return sorted(found)
-
-
-def _openapi(app: FastAPI, state: ServerState, routes: Sequence[RouteRow]) -> dict[str, Any]:
-    """The document, made when it is first asked for."""
-    if app.openapi_schema is None:
-        described = [
-            Documented(method, path, handler.__name__, handler.__doc__ or "", body)
-            for method, path, handler, body in routes
-        ]
-        app.openapi_schema = openapi_document(described, needs_key=state.keys is not None)
-    return app.openapi_schema

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = ("fastapi", "pydantic", "uvicorn", "numpy", "torch", "zmq", "tokenizers")
+HEAVY = ("starlette", "pydantic", "uvicorn", "numpy", "torch", "zmq", "tokenizers")
 
 
 @pytest.mark.parametrize(

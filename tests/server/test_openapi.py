@@ -137,3 +137,17 @@ def test_every_route_is_described() -> None:
     assert all(handler.__doc__ for _, _, handler, _ in ROUTES)
     for _, path, _, body in ROUTES:
         assert body is None or DOCS[path].examples, path
+
+
+async def test_pages_read_the_document_that_lies_beside_them(
+    engine: FakeEngine, client_of: Callable[..., httpx.AsyncClient]
+) -> None:
+    client = client_of(engine)
+    for path in ("/docs", "/redoc"):
+        page = await client.get(path)
+        assert page.headers["content-type"].startswith("text/html")
+        assert '"openapi.json"' in page.text
+    behind_a_proxy = client_of(engine, root_path="/llm")
+    document = (await behind_a_proxy.get("/llm/openapi.json")).json()
+    assert document["servers"] == [{"url": "/llm"}]
+    assert "servers" not in (await client.get("/openapi.json")).json()

@@ -42,11 +42,14 @@ class Route(NamedTuple):
     body: type[RequestRecord] | None
 
 
-def openapi_document(routes: Iterable[Route], *, needs_key: bool) -> dict[str, Any]:
+def openapi_document(
+    routes: Iterable[Route], *, needs_key: bool, root_path: str = ""
+) -> dict[str, Any]:
     """The document over these routes.
 
     Args:
         needs_key: whether the server guards its routes.
+        root_path: what a proxy puts before all paths.
     """
     routes = list(routes)
     paths: dict[str, dict[str, Any]] = {}
@@ -55,7 +58,7 @@ def openapi_document(routes: Iterable[Route], *, needs_key: bool) -> dict[str, A
         path = route.path.replace(":path}", "}")
         paths.setdefault(path, {})[route.method.lower()] = operation
     components: dict[str, Any] = {"schemas": _schemas(routes)}
-    document = {
+    document: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {
             "title": "headrace",
@@ -67,6 +70,8 @@ def openapi_document(routes: Iterable[Route], *, needs_key: bool) -> dict[str, A
         "paths": paths,
         "components": components,
     }
+    if root_path:
+        document["servers"] = [{"url": root_path}]
     if needs_key:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
     return document

@@ -6,14 +6,14 @@ import inspect
 from collections.abc import Sequence
 from typing import Any, cast
 
-from fastapi import FastAPI
+from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware
 
 from headrace.errors import ConfigError
 from headrace.import_path import load_import_path
 
 
-def add_user_middleware(app: FastAPI, paths: Sequence[str]) -> None:
+def add_user_middleware(app: Starlette, paths: Sequence[str]) -> None:
     """Put classes (ASGI) and coroutine functions (request, call_next) around an application.
 
     Raises:

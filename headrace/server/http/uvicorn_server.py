@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from headrace.server.http.handshake import Handshake
 from headrace.server.http.http_protocol import Bounded, make_protocol
@@ -26,7 +26,7 @@ SLOW_CLIENT_SECONDS = 5
 
 
 def uvicorn_config(
-    app: FastAPI, settings: ServerSettings, shutdown_timeout: float
+    app: Starlette, settings: ServerSettings, shutdown_timeout: float
 ) -> uvicorn.Config:
     """The server around an application.
 

@@ -51,7 +51,7 @@ class ListenSettings:
         group="Server",
     )
     disable_fastapi_docs: bool = option(
-        False, "Serve neither /docs nor /openapi.json.", group="Server"
+        False, "Serve neither /docs, /redoc nor /openapi.json.", group="Server"
     )
     engine_death_linger: float = option(
         5.0,
