@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -39,6 +39,12 @@ class RequestOutputStream(Protocol):
             EngineGenerateError: this request failed.
             StopAsyncIteration: after the output with `finished`.
         """
+        ...
+
+    def push_to(self, take: Callable[[RequestOutput], bool]) -> None:
+        """Let outputs that come while the reader waits be given to `take` at once, which spares
+        waking it. Never the last one, and none that `take` refuses by False; what it raises is
+        raised to the reader. A stream is free to leave all to the reader."""
         ...
 
     async def aclose(self) -> None:

@@ -31,8 +31,8 @@ class RequestOutputCollector:
     """
 
     __slots__ = (
-        "_error", "_is_done", "_kind", "_pending", "_release", "_waiter", "core_ids", "metrics",
-        "request_id",
+        "_error", "_is_done", "_kind", "_pending", "_release", "_take", "_waiter", "core_ids",
+        "metrics", "request_id",
     )  # fmt: skip
 
     def __init__(
@@ -51,6 +51,7 @@ class RequestOutputCollector:
         self._error: Exception | None = None
         """Raised once what is pending has been taken."""
         self._waiter: asyncio.Future[None] | None = None
+        self._take: Callable[[RequestOutput], bool] | None = None
         self._is_done = False
 
     # The producer's side
@@ -62,27 +63,28 @@ class RequestOutputCollector:
     def put(self, output: RequestOutput) -> None:
         """Take in an output."""
         for answer in output.outputs:
-            if answer.finish_reason == "error":
-                error = answer.error or "the request failed"
-                if answer.error_param is not None:
-                    self.fail(ValidationError(error, param=answer.error_param))
-                else:
-                    self.fail(EngineGenerateError(error))
+            if answer.finish_reason is not None and (error := _failure(answer)) is not None:
+                self.fail(error)
                 return
-            if answer.finish_reason == "timeout" and answer.error is not None:
-                self.fail(
-                    QueueTimeoutError(
-                        answer.error, reason="max_queue_ms", retry_after=RETRY_AFTER_SECONDS
-                    )
-                )
-                return
+        waiter = self._waiter
+        is_awaited = waiter is not None and not waiter.done()
+        if self._take is not None and is_awaited and not output.finished and self._pushed(output):
+            return
         if self._pending is None:
             self._pending = output
         else:
             _merge(self._pending, output, self._kind is RequestOutputKind.DELTA)
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
+        if waiter is not None and is_awaited:
             waiter.set_result(None)
+
+    def _pushed(self, output: RequestOutput) -> bool:
+        """Whether nothing is left for the reader to do."""
+        assert self._take is not None
+        try:
+            return self._take(output)
+        except Exception as error:  # the reader's business, not that of whoever puts
+            self.fail(error)
+            return True
 
     def fail(self, error: Exception) -> None:
         """Let the reader have an error after what is pending. The first one counts."""
@@ -119,6 +121,11 @@ class RequestOutputCollector:
             self._release = None
         return output
 
+    def push_to(self, take: Callable[[RequestOutput], bool]) -> None:
+        """Let outputs that come while the reader waits be given to `take`. See
+        RequestOutputStream."""
+        self._take = take
+
     async def aclose(self) -> None:
         """Let go: the request is aborted unless it has finished. Idempotent."""
         self._let_go()
@@ -126,10 +133,24 @@ class RequestOutputCollector:
     def _let_go(self) -> None:
         release, self._release = self._release, None
         self._is_done = True
-        self._pending = None
+        self._pending = self._take = None
         if release is not None:
             release()
         self._wake()
+
+
+def _failure(answer: CompletionOutput) -> Exception | None:
+    """What the reader is to be told of an answer that could not be finished."""
+    if answer.finish_reason == "error":
+        error = answer.error or "the request failed"
+        if answer.error_param is not None:
+            return ValidationError(error, param=answer.error_param)
+        return EngineGenerateError(error)
+    if answer.finish_reason == "timeout" and answer.error is not None:
+        return QueueTimeoutError(
+            answer.error, reason="max_queue_ms", retry_after=RETRY_AFTER_SECONDS
+        )
+    return None
 
 
 def _merge(pending: RequestOutput, new: RequestOutput, is_delta: bool) -> None:

@@ -137,3 +137,81 @@ async def test_read_with_a_timeout_may_be_tried_again() -> None:
     assert held.num_released == 0
     held.put("a")
     assert (await anext(held.stream)).outputs[0].text == "a"
+
+
+class Taker:
+    """Takes outputs at once, unless told not to."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self.is_willing = True
+        self.error: Exception | None = None
+
+    def take(self, output: RequestOutput) -> bool:
+        assert not output.finished
+        if self.error is not None:
+            raise self.error
+        if self.is_willing:
+            self.texts.append(output.outputs[0].text)
+        return self.is_willing
+
+
+async def test_outputs_are_pushed_only_while_the_reader_waits_and_never_the_last() -> None:
+    held, taker = Held(DELTA), Taker()
+    held.stream.push_to(taker.take)
+    held.put("a")  # nobody waits yet
+    held.put("b")
+    assert (await anext(held.stream)).outputs[0].text == "ab"
+    reading = asyncio.ensure_future(anext(held.stream))
+    await asyncio.sleep(0)
+    held.put("c")
+    held.put("d")
+    taker.is_willing = False
+    held.put("e")
+    taker.is_willing = True
+    held.put("f")  # behind one that the reader is to have
+    assert taker.texts == ["c", "d"]
+    assert (await reading).outputs[0].text == "ef"
+    reading = asyncio.ensure_future(anext(held.stream))
+    await asyncio.sleep(0)
+    held.put("g")
+    held.put("h", finish="stop", finished=True)
+    assert (await reading).outputs[0].text == "h"
+    assert taker.texts == ["c", "d", "g"]
+    assert held.num_released == 0
+
+
+async def test_what_a_taker_raises_is_the_readers_error_and_lets_go() -> None:
+    held, taker = Held(DELTA), Taker()
+    held.stream.push_to(taker.take)
+    reading = asyncio.ensure_future(anext(held.stream))
+    await asyncio.sleep(0)
+    taker.error = EngineGenerateError("no frame")
+    held.put("a")
+    with pytest.raises(EngineGenerateError, match="no frame"):
+        await reading
+    assert held.num_released == 1
+
+
+@pytest.mark.parametrize("finished", [False, True])
+async def test_failed_answer_is_not_pushed(finished: bool) -> None:
+    held, taker = Held(DELTA), Taker()
+    held.stream.push_to(taker.take)
+    reading = asyncio.ensure_future(anext(held.stream))
+    await asyncio.sleep(0)
+    held.put("", finish="error", error="broken", finished=finished)
+    with pytest.raises(EngineGenerateError, match="broken"):
+        await reading
+    assert not taker.texts
+
+
+async def test_nothing_is_pushed_to_a_reader_that_was_cancelled_or_has_let_go() -> None:
+    held, taker = Held(DELTA), Taker()
+    held.stream.push_to(taker.take)
+    reading = asyncio.ensure_future(anext(held.stream))
+    await asyncio.sleep(0)
+    reading.cancel()
+    held.put("a")
+    await held.stream.aclose()
+    held.put("b")
+    assert not taker.texts

@@ -272,6 +272,9 @@ class FakeStream:
             self._engine.live.discard(self.key)
             raise
 
+    def push_to(self, take: Callable[[RequestOutput], bool]) -> None:
+        pass
+
     async def aclose(self) -> None:
         if self.key in self._engine.live:
             self._engine.live.discard(self.key)
@@ -382,6 +385,9 @@ class ScriptedStream:
             raise StopAsyncIteration
         self._num_left -= 1
         return RequestOutput("scripted", None, [1], [], finished=not self._num_left)
+
+    def push_to(self, take: Callable[[RequestOutput], bool]) -> None:
+        pass
 
     async def aclose(self) -> None:
         self.is_closed = True

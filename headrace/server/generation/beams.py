@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -131,6 +131,9 @@ class BeamStream:
             raise StopAsyncIteration
         self._is_done = True
         return await self._search()
+
+    def push_to(self, take: Callable[[RequestOutput], bool]) -> None:
+        """Nothing: the only output is the last."""
 
     async def aclose(self) -> None:
         """Release the round that is under way."""

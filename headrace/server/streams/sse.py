@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Mapping
 from contextlib import aclosing
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -15,6 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from headrace.logger import make_logger
 from headrace.outputs import RequestOutput
 from headrace.server.errors import NotReadyError, encode_error, error_info, log_fault
+from headrace.server.http.connection import Connection
 from headrace.server.http.middleware import DIRECT_SEND, STREAMED_BYTES
 from headrace.server.streams.live import LiveRequests, unless_disconnected
 
@@ -108,6 +110,8 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         if DIRECT_SEND in scope:
             send = _counting(scope, scope[DIRECT_SEND])
+        if self._live.only_stream is not None and (connection := Connection.of(scope)) is not None:
+            self._live.only_stream.push_to(partial(self._write, connection))
         try:
             if self._keep_alive:
                 await self._send_kept_alive(send)
@@ -133,6 +137,15 @@ class EventStream(Response):
                 if body := take(job, output):
                     self._num_sent += 1
                     await _send_body(send, body)
+
+    def _write(self, connection: Connection, output: RequestOutput) -> bool:
+        """Send an output at once, unless the client is slow; see `RequestOutputStream.push_to`."""
+        if connection.is_slow:
+            return False
+        if body := self._frames.take(0, output):
+            self._num_sent += 1
+            connection.write(body)
+        return True
 
     async def _send_kept_alive(self, send: Send) -> None:
         """Send the outputs, and comments while none come."""
