@@ -17,9 +17,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import http.client
 import json
+import re
 import signal
+import socket
 import statistics
 import subprocess
 import tempfile
@@ -45,6 +46,15 @@ def chat(max_tokens: int, number: int, **fields: Any) -> bytes:
     }).encode()  # fmt: skip
 
 
+def post(body: bytes, connection: str) -> bytes:
+    """The bytes of a request. A client of a library would cost more than what is measured."""
+    head = (
+        f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        f"Connection: {connection}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
 @contextlib.contextmanager
 def server(model: str | None) -> Iterator[tuple[int, psutil.Process]]:
     """Its port and its front process."""
@@ -68,11 +78,7 @@ def server(model: str | None) -> Iterator[tuple[int, psutil.Process]]:
 async def stream(port: int, body: bytes) -> None:
     """Read a stream to its end, looking at nothing: the client has to cost little, too."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(
-        f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"Connection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
-        + body
-    )
+    writer.write(post(body, "close"))
     first = await reader.read(1 << 16)
     if not first.startswith(b"HTTP/1.1 200"):
         raise SystemExit(first.decode(errors="replace"))
@@ -98,17 +104,29 @@ def front_seconds(port: int, front: psutil.Process, count: int, max_tokens: int)
     return statistics.median(spent)
 
 
+def whole_body(answer: bytes) -> bytes:
+    """The body of an answer, once all of it is there."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    found = re.search(rb"content-length: (\d+)", head)
+    if not head.startswith(b"HTTP/1.1 200") or found is None:
+        raise SystemExit(answer.decode(errors="replace"))
+    return body if len(body) == int(found[1]) else b""
+
+
 def request_overhead_ms(port: int, requests: int) -> list[float]:
     """Waited by the client beside the engine's time, of each chat of one token."""
-    connection = http.client.HTTPConnection("127.0.0.1", port)
     beside = []
-    for number in range(requests):
-        body = chat(1, number, include_usage_details=True)
-        start = time.perf_counter()
-        connection.request("POST", PATH, body, {"Content-Type": "application/json"})
-        answer = json.loads(connection.getresponse().read())
-        waited = 1000 * (time.perf_counter() - start)
-        beside.append(waited - answer["usage"]["details"]["total_ms"])
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for number in range(requests):
+            message = post(chat(1, number, include_usage_details=True), "keep-alive")
+            start = time.perf_counter()
+            connection.sendall(message)
+            answer = connection.recv(1 << 16)
+            while not (body := whole_body(answer)):
+                answer += connection.recv(1 << 16)
+            waited = 1000 * (time.perf_counter() - start)
+            beside.append(waited - json.loads(body)["usage"]["details"]["total_ms"])
     return beside
 
 
