@@ -15,7 +15,7 @@ import pytest
 from headrace.metrics.prometheus import PrometheusStatLogger
 from headrace.server.access.deadline import shorter, timeout_ms
 from headrace.server.app import build_app
-from headrace.server.http.middleware import DirectSend
+from headrace.server.http.direct_send import DirectSend
 from headrace.server.settings.server import ServerSettings
 from tests.server.conftest import check_error, frames_of, until
 from tests.server.fakes import FakeEngine

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message, Receive, Scope, Send
 
-from headrace.server.http.middleware import DirectSend
+from headrace.server.http.direct_send import DirectSend
 from headrace.server.protocol.chat import ChatChunk, ChatChunkChoice, Delta
 from headrace.server.protocol.completions import CompletionChunk, CompletionChunkChoice
 from headrace.server.streams.live import LiveRequests

@@ -7,7 +7,7 @@ import time
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from headrace.server.http.middleware import STREAMED_BYTES
+from headrace.server.http.direct_send import STREAMED_BYTES
 from headrace.server.http.paths import UNMEASURED, route_path
 from headrace.server.state import ServerState
 

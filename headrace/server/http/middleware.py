@@ -21,24 +21,6 @@ from headrace.server.state import ServerState
 
 logger = make_logger(__name__)
 
-DIRECT_SEND = "headrace.direct_send"
-"""Key of a request's scope: the server's own `send`. Once an answer has begun, what stands between
-only passes its pieces on; a stream hands them over here. Not there in an application that others
-serve or add to: only `run` wraps its own, to which nothing can be added."""
-STREAMED_BYTES = "headrace.streamed_bytes"
-"""Key of a request's scope: how many bytes a stream has handed over there."""
-
-
-class DirectSend:
-    """Outermost: keeps the server's `send` for streams."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope[DIRECT_SEND] = send
-        await self._app(scope, receive, send)
-
 
 class ErrorBoundary:
     """Turns whatever a request raised into the one error body, if nothing was sent yet."""

@@ -14,9 +14,9 @@ from typing import Any
 import uvicorn
 from starlette.applications import Starlette
 
+from headrace.server.http.direct_send import DirectSend
 from headrace.server.http.handshake import Handshake
 from headrace.server.http.http_protocol import Bounded, make_protocol
-from headrace.server.http.middleware import DirectSend
 from headrace.server.settings.server import ServerSettings
 
 DEFAULT_CIPHERS = "TLSv1"

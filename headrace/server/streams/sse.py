@@ -16,8 +16,7 @@ from starlette.types import Message, Receive, Scope, Send
 from headrace.logger import make_logger
 from headrace.outputs import RequestOutput
 from headrace.server.errors import NotReadyError, encode_error, error_info, log_fault
-from headrace.server.http.connection import Connection
-from headrace.server.http.middleware import DIRECT_SEND, STREAMED_BYTES
+from headrace.server.http.direct_send import DIRECT_SEND, STREAMED_BYTES, Connection
 from headrace.server.streams.live import LiveRequests, unless_disconnected
 
 logger = make_logger(__name__)
@@ -139,7 +138,7 @@ class EventStream(Response):
                     await _send_body(send, body)
 
     def _write(self, connection: Connection, output: RequestOutput) -> bool:
-        """Send an output at once, unless the client is slow; see `RequestOutputStream.push_to`."""
+        """Send an output, unless the client is slow; see `RequestOutputStream.push_to`."""
         if connection.is_slow:
             return False
         if body := self._frames.take(0, output):

@@ -14,8 +14,8 @@ from starlette.types import Receive, Scope, Send
 from headrace.engine.output_collector import RequestOutputCollector
 from headrace.outputs import CompletionOutput, RequestOutput
 from headrace.sampling_params import RequestOutputKind
+from headrace.server.http.direct_send import STREAMED_BYTES, DirectSend
 from headrace.server.http.http_protocol import make_protocol
-from headrace.server.http.middleware import STREAMED_BYTES, DirectSend
 from headrace.server.settings.server import ServerSettings
 from headrace.server.streams.live import LiveRequests
 from headrace.server.streams.sse import EventStream
