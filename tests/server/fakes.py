@@ -17,7 +17,7 @@ from headrace.errors import AdmissionError, EngineDeadError, EngineGenerateError
 from headrace.inputs import ChatMessage, EngineInput, PromptType
 from headrace.logprobs import Logprob, TokenLogprobMap
 from headrace.messages.outputs import RequestProgress, SchedulerStats
-from headrace.messages.requests import GetControlState, Verb
+from headrace.messages.requests import GetControlState, StopProfile, Verb
 from headrace.outputs import CompletionOutput, RequestMetrics, RequestOutput
 from headrace.sampling_params import RequestOutputKind, SamplingParams
 
@@ -212,7 +212,7 @@ class FakeEngine(AsyncControlVerbs):
         self.verbs.append(verb)
         if isinstance(verb, GetControlState):
             return {"is_paused": True, "is_sleeping": True, "is_profiling": True}
-        return True
+        return ["steps.txt"] if isinstance(verb, StopProfile) else True
 
     async def do_log_stats(self) -> None:
         pass

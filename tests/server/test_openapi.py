@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 
 from headrace.server.docs.route_docs import DOCS
+from headrace.server.routes import admin
 from headrace.server.routes.table import ROUTES
 from tests.server.conftest import frames_of
 from tests.server.fakes import FakeEngine, say
@@ -41,6 +42,9 @@ CASES: list[tuple[str, str, Any, int]] = [
     ("/v1/models/x", "get", None, 404),
     *((path, "get", None, 200) for path in ("/load", "/startupz", "/version", "/metrics",
                                             "/health", "/ping")),
+    *((path, method.lower(), None, 200) for method, path, _, _ in admin.ROUTES),
+    ("/sleep?mode=wait&level=2", "post", None, 200),
+    ("/sleep?mode=x", "post", None, 400),
 ]  # fmt: skip
 
 
@@ -69,11 +73,16 @@ def records_of(answer: httpx.Response) -> Iterator[Any]:
 async def test_answers_are_as_described(
     client_of: ClientOf, strict: Any, path: str, method: str, body: Any, status: int
 ) -> None:
-    client = client_of(FakeEngine(say("é!"), max_logprobs=40), enable_prompt_tokens_details=True)
+    client = client_of(
+        FakeEngine(say("é!"), max_logprobs=40),
+        enable_prompt_tokens_details=True,
+        enable_admin_routes=True,
+    )
     document = strict((await client.get("/openapi.json")).json())
     answer = await client.request(method, path, json=body)
     assert answer.status_code == status, answer.text
-    described = path if path in document["paths"] else "/v1/models/{model_id}"
+    described = path.partition("?")[0]
+    described = described if described in document["paths"] else "/v1/models/{model_id}"
     told = document["paths"][described][method]["responses"][str(status)]
     if "content" not in told:
         assert answer.content == b""
@@ -106,7 +115,8 @@ async def test_a_record_that_is_not_described_would_be_found(
         jsonschema.validate(answer, schema)
 
 
-async def test_requests_are_as_described(client: httpx.AsyncClient) -> None:
+async def test_requests_are_as_described(client_of: ClientOf, engine: FakeEngine) -> None:
+    client = client_of(engine, enable_admin_routes=True)
     document = (await client.get("/openapi.json")).json()
     for path, method, body, status in CASES:
         if body is None or status != 200:
@@ -133,9 +143,10 @@ async def test_document_is_sound(client_of: ClientOf, engine: FakeEngine) -> Non
 
 
 def test_every_route_is_described() -> None:
-    assert {path for _, path, _, _ in ROUTES} == set(DOCS)
-    assert all(handler.__doc__ for _, _, handler, _ in ROUTES)
-    for _, path, _, body in ROUTES:
+    rows = ROUTES + admin.ROUTES
+    assert {path for _, path, _, _ in rows} == set(DOCS)
+    assert all(handler.__doc__ for _, _, handler, _ in rows)
+    for _, path, _, body in rows:
         assert body is None or DOCS[path].examples, path
 
 

@@ -54,7 +54,7 @@ def openapi_document(
     routes = list(routes)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
-        operation = _operation(route, DOCS.get(route.path), needs_key)
+        operation = _operation(route, DOCS[route.path], needs_key)
         path = route.path.replace(":path}", "}")
         paths.setdefault(path, {})[route.method.lower()] = operation
     components: dict[str, Any] = {"schemas": _schemas(routes)}
@@ -77,8 +77,7 @@ def openapi_document(
     return document
 
 
-def _operation(route: Route, doc: RouteDoc | None, needs_key: bool) -> dict[str, Any]:
-    doc = doc or RouteDoc("For operators", dict[str, Any])
+def _operation(route: Route, doc: RouteDoc, needs_key: bool) -> dict[str, Any]:
     place = re.sub(r"\W+", "_", route.path.replace(":path", "")).strip("_")
     needs_key = needs_key and route.path not in OPEN_PATHS
     operation: dict[str, Any] = {
@@ -94,10 +93,14 @@ def _operation(route: Route, doc: RouteDoc | None, needs_key: bool) -> dict[str,
     if parameters:
         operation["parameters"] = parameters
     if doc.examples:
-        schema = _ref(route.body) if route.body is not None else {"type": "object"}
+        record = route.body or doc.body
+        schema = {"type": "object"} if record is None else _ref(record)
         content: dict[str, Any] = {"schema": schema}
         content["examples"] = {name: {"value": body} for name, body in doc.examples.items()}
-        operation["requestBody"] = {"required": True, "content": {"application/json": content}}
+        operation["requestBody"] = {
+            "required": doc.body is None,
+            "content": {"application/json": content},
+        }
     return operation
 
 
@@ -106,7 +109,11 @@ def _parameters(route: Route, doc: RouteDoc) -> list[dict[str, Any]]:
         _parameter("path", name.partition(":")[0], "string", "As it is listed.", required=True)
         for name in _names_in(route.path)
     ]
-    if doc.examples:
+    found += [
+        {"in": "query", "name": query.name, "description": query.text, "schema": query.schema}
+        for query in doc.queries
+    ]
+    if doc.examples and doc.body is None:
         found.append(
             _parameter("header", "X-Strict", "string", "`1`: refuse fields that are not known.")
         )
@@ -214,11 +221,12 @@ def _kinds(answer: Any) -> tuple[Any, ...]:
 
 def _schemas(routes: Sequence[Route]) -> dict[str, Any]:
     """The records of all requests and answers."""
-    docs = [DOCS[route.path] for route in routes if route.path in DOCS]
+    docs = [DOCS[route.path] for route in routes]
     answers = [kind for doc in docs if doc.answer is not None for kind in _kinds(doc.answer)]
     chunks = [doc.chunk for doc in docs if doc.chunk is not None]
     _, schemas = msgspec.json.schema_components(
-        [*answers, *chunks, ErrorBody], ref_template=REFS.format("{name}")
+        [*answers, *chunks, *(doc.body for doc in docs if doc.body), ErrorBody],
+        ref_template=REFS.format("{name}"),
     )
     bodies = {route.body: None for route in routes if route.body is not None}
     _, definitions = models_json_schema(

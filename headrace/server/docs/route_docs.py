@@ -16,11 +16,22 @@ from headrace.server.protocol.tokenize import (
     RenderedPrompt,
     TokenizeResponse,
 )
+from headrace.server.routes import admin
 from headrace.server.routes.health import Startup, Version
 from headrace.server.routes.load import Load
 from headrace.server.routes.requests import RequestEnded, RequestList
 
 TEXT, TOKENS, STATE = "Text", "Tokens and templates", "State of the server"
+OPERATORS = "For operators"
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query parameter: its JSON schema, with a default, and what it does."""
+
+    name: str
+    schema: Mapping[str, Any]
+    text: str
 
 
 @dataclass(frozen=True)
@@ -34,6 +45,8 @@ class RouteDoc:
         chunk: type of the frames, where the answer may be a stream.
         media_type: of an answer that is no JSON.
         examples: name -> request body.
+        body: type of the request body, where the route's row does not say it.
+        queries: what may stand behind the `?`.
         errors: statuses besides those that every route may answer with.
     """
 
@@ -42,6 +55,8 @@ class RouteDoc:
     chunk: type[msgspec.Struct] | None = None
     media_type: str | None = None
     examples: Mapping[str, Any] = field(default_factory=dict)
+    body: type[msgspec.Struct] | None = None
+    queries: tuple[Query, ...] = ()
     errors: tuple[int, ...] = ()
 
 
@@ -85,6 +100,17 @@ _TOKENIZE = {
     "a text": {"prompt": "Hello there", "return_token_strs": True},
     "a conversation": {"messages": _HELLO},
 }
+
+_MODE = Query(
+    "mode",
+    {"type": "string", "enum": ["abort", "wait", "keep"], "default": "abort"},
+    "What becomes of requests under way: ended, waited for, or kept.",
+)
+
+
+def _switch(name: str, default: bool, text: str) -> Query:
+    return Query(name, {"type": "boolean", "default": default}, text)
+
 
 DOCS: Mapping[str, RouteDoc] = {
     "/v1/completions": RouteDoc(
@@ -133,4 +159,60 @@ DOCS: Mapping[str, RouteDoc] = {
     "/ping": RouteDoc(STATE, errors=(503,)),
     "/version": RouteDoc(STATE, Version),
     "/metrics": RouteDoc(STATE, media_type="text/plain"),
+    "/sleep": RouteDoc(
+        OPERATORS,
+        admin.Sleeping,
+        queries=(
+            Query(
+                "level",
+                {"type": "integer", "minimum": 0, "maximum": 2, "default": 1},
+                "What is given back: 0 nothing, 1 the KV cache, 2 the weights, too.",
+            ),
+            _MODE,
+        ),
+        errors=(400, 503),
+    ),
+    "/wake_up": RouteDoc(
+        OPERATORS,
+        admin.Waking,
+        queries=(
+            Query(
+                "tags",
+                {
+                    "type": "array",
+                    "items": {"type": "string", "enum": ["weights", "kv_cache", "scheduling"]},
+                },
+                "What wakes; all of it, when none is given.",
+            ),
+        ),
+        errors=(400, 503),
+    ),
+    "/is_sleeping": RouteDoc(OPERATORS, admin.SleepState, errors=(503,)),
+    "/pause": RouteDoc(
+        OPERATORS,
+        admin.Done,
+        queries=(_MODE, _switch("clear_cache", True, "Whether cached prefixes are forgotten.")),
+        errors=(400, 503),
+    ),
+    "/resume": RouteDoc(OPERATORS, admin.Done, errors=(503,)),
+    "/is_paused": RouteDoc(OPERATORS, admin.PauseState, errors=(503,)),
+    "/reset_prefix_cache": RouteDoc(
+        OPERATORS,
+        admin.CacheReset,
+        queries=(
+            _switch("reset_running_requests", False, "Also where requests must be computed again."),
+            _switch("reset_external", False, "Also a cache outside of the engine; there is none."),
+        ),
+        errors=(400, 503),
+    ),
+    "/start_profile": RouteDoc(OPERATORS, admin.Done, errors=(400, 503)),
+    "/stop_profile": RouteDoc(OPERATORS, admin.Profile, errors=(503,)),
+    "/server_info": RouteDoc(OPERATORS, admin.ServerInfo, errors=(503,)),
+    "/abort_requests": RouteDoc(
+        OPERATORS,
+        admin.Aborted,
+        body=admin.AbortBody,
+        examples={"one of them": {"request_ids": ["chatcmpl-1"]}, "all": {}},
+        errors=(503,),
+    ),
 }  # fmt: skip

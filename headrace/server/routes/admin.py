@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
-from typing import Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 from starlette.requests import Request
@@ -30,6 +30,70 @@ class AbortBody(msgspec.Struct, forbid_unknown_fields=True):
     request_ids: list[str] | None = None
 
 
+class Sleeping(msgspec.Struct):
+    """The answer of /sleep."""
+
+    level: int
+    status: Literal["sleeping"] = "sleeping"
+
+
+class Waking(msgspec.Struct):
+    """The answer of /wake_up."""
+
+    status: Literal["awake", "sleeping"]
+    """`sleeping` while something of it still does."""
+    tags: list[str] | None
+
+
+class SleepState(msgspec.Struct):
+    """The answer of /is_sleeping."""
+
+    is_sleeping: bool
+
+
+class PauseState(msgspec.Struct):
+    """The answer of /is_paused."""
+
+    is_paused: bool
+
+
+class Done(msgspec.Struct):
+    """The answer of /pause, /resume and /start_profile."""
+
+    status: Literal["paused", "resumed", "profiling"]
+
+
+class CacheReset(msgspec.Struct):
+    """The answer of /reset_prefix_cache."""
+
+    success: bool
+    """Whether nothing was in use that stood in the way."""
+
+
+class Profile(msgspec.Struct):
+    """The answer of /stop_profile."""
+
+    files: list[str]
+    status: Literal["stopped"] = "stopped"
+
+
+class ServerInfo(msgspec.Struct):
+    """The answer of /server_info."""
+
+    version: str
+    engine: dict[str, Any]
+    """The engine's settings, by group."""
+    server: dict[str, Any]
+    """The server's settings, without secrets."""
+
+
+class Aborted(msgspec.Struct):
+    """The answer of /abort_requests."""
+
+    num_ended: int
+    status: Literal["aborted"] = "aborted"
+
+
 async def sleep(state: ServerState, request: Request) -> Response:
     """Stop, and give memory back: `level` 0 none, 1 the KV cache, 2 the weights too; `mode` abort,
     wait or keep says what becomes of requests under way."""
@@ -39,7 +103,7 @@ async def sleep(state: ServerState, request: Request) -> Response:
         await state.engine.sleep(level, mode)
     if state.metrics is not None:
         state.metrics.sleep.set_level(level)
-    return _json({"status": "sleeping", "level": level})
+    return json_response(Sleeping(level))
 
 
 async def wake_up(state: ServerState, request: Request) -> Response:
@@ -49,37 +113,37 @@ async def wake_up(state: ServerState, request: Request) -> Response:
         is_awake = await state.engine.wake_up(tags)
     if is_awake and state.metrics is not None:
         state.metrics.sleep.set_level(None)
-    return _json({"status": "awake" if is_awake else "sleeping", "tags": tags})
+    return json_response(Waking("awake" if is_awake else "sleeping", tags))
 
 
 async def is_sleeping(state: ServerState, _request: Request) -> Response:
     """Whether anything sleeps."""
-    return _json({"is_sleeping": await state.engine.is_sleeping()})
+    return json_response(SleepState(await state.engine.is_sleeping()))
 
 
 async def pause(state: ServerState, request: Request) -> Response:
     """Schedule nothing more; new requests are queued. `mode` as for /sleep, `clear_cache`."""
     clear_cache = _switch(request, "clear_cache", True)
     await state.engine.pause_generation(mode=_mode(request), clear_cache=clear_cache)
-    return _json({"status": "paused"})
+    return json_response(Done("paused"))
 
 
 async def resume(state: ServerState, _request: Request) -> Response:
     """Undo /pause."""
     await state.engine.resume_generation()
-    return _json({"status": "resumed"})
+    return json_response(Done("resumed"))
 
 
 async def is_paused(state: ServerState, _request: Request) -> Response:
     """Whether nothing is scheduled, by pause or by sleep."""
-    return _json({"is_paused": await state.engine.is_paused()})
+    return json_response(PauseState(await state.engine.is_paused()))
 
 
 async def reset_prefix_cache(state: ServerState, request: Request) -> Response:
     """Forget all cached prefixes; not while blocks are in use, unless `reset_running_requests`."""
     running = _switch(request, "reset_running_requests", False)
     external = _switch(request, "reset_external", False)
-    return _json({"success": await state.engine.reset_prefix_cache(running, external)})
+    return json_response(CacheReset(await state.engine.reset_prefix_cache(running, external)))
 
 
 async def start_profile(state: ServerState, _request: Request) -> Response:
@@ -88,12 +152,12 @@ async def start_profile(state: ServerState, _request: Request) -> Response:
         await state.engine.start_profile()
     except ConfigError as error:  # no folder: the server cannot do it, as it was started
         raise UnsupportedError(str(error)) from None
-    return _json({"status": "profiling"})
+    return json_response(Done("profiling"))
 
 
 async def stop_profile(state: ServerState, _request: Request) -> Response:
     """End the profile; the files it is in."""
-    return _json({"status": "stopped", "files": await state.engine.stop_profile()})
+    return json_response(Profile(await state.engine.stop_profile()))
 
 
 async def server_info(state: ServerState, _request: Request) -> Response:
@@ -104,7 +168,7 @@ async def server_info(state: ServerState, _request: Request) -> Response:
         for field in fields(ServerSettings)
         if not field.metadata.get("secret")
     }
-    return _json({"version": headrace.__version__, "engine": config, "server": settings})
+    return json_response(ServerInfo(headrace.__version__, config, settings))
 
 
 async def abort_requests(state: ServerState, request: Request) -> Response:
@@ -124,7 +188,7 @@ async def abort_requests(state: ServerState, request: Request) -> Response:
         ended = [one for one in ended if one in found]
     for one in ended:
         await one.end(state.engine)
-    return _json({"status": "aborted", "num_ended": len(ended)})
+    return json_response(Aborted(len(ended)))
 
 
 ROUTES: tuple[tuple[str, str, Handler, type[RequestRecord] | None], ...] = (
@@ -144,10 +208,6 @@ ROUTES: tuple[tuple[str, str, Handler, type[RequestRecord] | None], ...] = (
 
 def _measured(state: ServerState, operation: str) -> AbstractContextManager[None]:
     return nullcontext() if state.metrics is None else state.metrics.sleep.operation(operation)
-
-
-def _json(values: dict[str, Any]) -> Response:
-    return json_response(values)
 
 
 def _number(request: Request, name: str, default: int) -> int:
