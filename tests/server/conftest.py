@@ -16,12 +16,20 @@ import uvicorn
 from headrace.metrics.prometheus import PrometheusStatLogger
 from headrace.server.app import build_app
 from headrace.server.settings.server import ServerSettings
+from headrace.structured.compiler import GrammarCompiler
 from tests.server.fakes import FakeEngine
+from tests.structured.fakes import make_compiler
 
 
 @pytest.fixture(autouse=True)
 def _no_key_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HEADRACE_API_KEY", raising=False)
+
+
+@pytest.fixture(scope="session")
+def compiler() -> GrammarCompiler:
+    """Of grammars, for a small vocabulary."""
+    return make_compiler()
 
 
 @pytest.fixture

@@ -425,19 +425,36 @@ async def test_conversation_with_calls_goes_on(client_of: ClientOf) -> None:
     assert answer == {"calls": [], "content": "It is sunny.", "reason": "stop"}
 
 
-async def test_family_that_no_grammar_can_hold_writes_forced_calls_as_a_list(
+async def test_family_whose_calls_are_no_json_writes_forced_ones_as_a_list(
     client_of: ClientOf,
 ) -> None:
     text = '[{"name": "f", "arguments": {"a": "x"}}]'
-    engine = FakeEngine(say(text), chat_template="[TOOL_CALLS]")
+    engine = FakeEngine(say(text), chat_template="<|python_start|>")
     answer = await both(client_of(engine), tool_choice="required")
     assert answer == {"calls": [("f", '{"a": "x"}')], "content": None, "reason": "tool_calls"}
     assert engine.seen[0][2].structured_outputs is not None
     answer = await both(client_of(engine), tool_choice="auto")
     assert answer["content"] == text
-    strict = [tool(), tool("g", strict=True)]
-    check_error(await ask(client_of(engine), tools=strict), 400, "tools[1].function.strict")
-    assert (await ask(client_of(engine), tools=strict, tool_choice=NAMED)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("template", "call"),
+    [
+        ("[TOOL_CALLS]", '[TOOL_CALLS][{"name": "f", "arguments": {"a": "x"}}]'),
+        ("[TOOL_CALLS]", '[TOOL_CALLS]f[ARGS]{"a": "x"}'),
+        ("<|python_start|>", "[f(a='x')]"),
+        ("<|python_start|>", "<|python_start|>[f(a='x')]<|python_end|>"),
+    ],
+)
+async def test_strict_tools_are_held_by_a_grammar_where_calling_is_up_to_the_model(
+    client_of: ClientOf, template: str, call: str
+) -> None:
+    for text, told in ((call, [("f", '{"a": "x"}')]), ("Hello", [])):
+        engine = FakeEngine(say(text), chat_template=template)
+        answer = await both(client_of(engine), tools=[tool(strict=True), tool("g")])
+        assert engine.seen[0][2].structured_outputs is not None
+        assert answer["calls"] == told
+        assert answer["content"] == (None if told else text)
 
 
 async def test_mistral_gets_ids_that_its_templates_take(client_of: ClientOf) -> None:

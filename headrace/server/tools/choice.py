@@ -108,25 +108,13 @@ def plan_tools(
             if family is None
             else "'auto' is switched off on this server (--no-enable-auto-tool-choice)",
         )
-    if family.form is None:
-        if kind != "auto":
-            family = LIST_FAMILY
-        for tool in tools if kind == "auto" else ():
-            if tool.is_strict and family.parameter_form is None:
-                raise _refusal(
-                    f"{tool.field}.strict",
-                    "cannot be kept under tool_choice 'auto': this model's way to write calls "
-                    "cannot be held to a schema; use tool_choice 'required' or a named function, "
-                    "or strict false",
-                )
+    if not family.forms and kind != "auto":
+        family = LIST_FAMILY
     for tool in tools:
         _check_names(tool, family)
     # Where calls have a mark, a grammar can tell them from the JSON that is asked for.
     wanted = body.response_format is not None and body.response_format.type in JSON_FORMATS
-    has_mark = family.form is not None and (family.form.before_all + family.form.begin).startswith(
-        family.marks
-    )
-    or_json = kind == "auto" and wanted and has_mark
+    or_json = kind == "auto" and wanted and _have_marks(family)
     if or_json:
         family = family._replace(read_opening=None)
     # The function that is named is called once, as others do.
@@ -134,6 +122,12 @@ def plan_tools(
     return ToolPlan(
         kind, tools, family, is_parallel, or_json, is_narrowed=isinstance(body.tool_choice, dict)
     )
+
+
+def _have_marks(family: Family) -> bool:
+    """Whether each call that a grammar writes, or the list of them, begins with a mark."""
+    begins = [form.before_all + form.begin for form in family.forms]
+    return bool(begins) and all(begin.startswith(family.marks) for begin in begins)
 
 
 def _read_tools(given: list[dict[str, Any]], settings: ServerSettings) -> tuple[Tool, ...]:

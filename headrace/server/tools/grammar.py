@@ -8,7 +8,9 @@ from contextlib import contextmanager
 
 from headrace.errors import ValidationError
 from headrace.server.tools.choice import Tool, ToolPlan
-from headrace.server.tools.parameter_grammar import ParameterWriter, quoted
+from headrace.server.tools.grammar_texts import SPACES, beginning_otherwise, only_begun, quoted
+from headrace.server.tools.keyword_grammar import KeywordWriter
+from headrace.server.tools.parameter_grammar import ParameterWriter
 from headrace.structured.json_schema import SchemaCleaner, write_json
 from headrace.structured_params import StructuredOutputsParams
 from headrace.text.tool_calls.call_parser import CallForm
@@ -33,17 +35,19 @@ def tool_grammar(
     Raises:
         ValidationError: a schema that could not be enforced; names its field.
     """
-    form = plan.family.form
-    if form is None:
-        assert plan.family.parameter_form is not None, "plan_tools refuses what no grammar can hold"
-        one_by_one = ParameterWriter(plan.family.parameter_form, max_depth)
+    family = plan.family
+    if family.parameter_form is not None:
+        one_by_one = ParameterWriter(family.parameter_form, max_depth)
         return _grammar(one_by_one.free(plan), one_by_one.rules)
-    writer = _Writer(form, plan.tools, [_schema(plan, tool, max_depth) for tool in plan.tools])
+    if family.keyword_form is not None:
+        keywords = KeywordWriter(family.keyword_form, max_depth)
+        return _grammar(keywords.free(plan, thought_marks), keywords.rules)
+    writer = _Writer(plan, [_schema(plan, tool, max_depth) for tool in plan.tools])
     if plan.or_json:
         assert answer is not None
-        start = f"{writer.forced(plan)} | %json {_answer_schema(answer, max_depth)}"
+        start = f"{writer.forced()} | %json {_answer_schema(answer, max_depth)}"
     else:
-        start = writer.forced(plan) if plan.is_forced else writer.free(plan, thought_marks)
+        start = writer.forced() if plan.is_forced else writer.free(thought_marks)
     return _grammar(start, writer.rules)
 
 
@@ -90,80 +94,87 @@ def _schema(plan: ToolPlan, tool: Tool, max_depth: int) -> str:
 class _Writer:
     """Writes rules; a rule of its own for each tool, of calls with and without a mark."""
 
-    def __init__(self, form: CallForm, tools: Sequence[Tool], schemas: Sequence[str]) -> None:
-        self._form = form
-        self._tools = tools
-        self._schemas = schemas
-        self.rules: list[str] = []
+    def __init__(self, plan: ToolPlan, schemas: Sequence[str]) -> None:
+        self._plan = plan
+        self.rules = [
+            f"arguments_{tool.index}: %json {schema}"
+            for tool, schema in zip(plan.tools, schemas, strict=True)
+        ]
 
-    def forced(self, plan: ToolPlan) -> str:
+    def forced(self) -> str:
         """Calls and nothing else."""
-        form = self._form
-        several = self._several(plan, self._calls("call", form.begin, form.end))
-        return f"{_joined(form.before_all)} {several} {_joined(form.after_all)}"
+        options = [
+            f"{_joined(form.before_all)} {self._several(form, call)} {_joined(form.after_all)}"
+            for i, form in enumerate(self._plan.family.forms)
+            if (call := self._calls(f"call_{i}", form, form.begin, form.end))
+        ]
+        return " | ".join(options)
 
-    def free(self, plan: ToolPlan, thought_marks: Sequence[str]) -> str:
+    def free(self, thought_marks: Sequence[str]) -> str:
         """Text in which a mark is followed by calls; or, where the family allows it, calls without
         a mark from the beginning to the end."""
-        form, family = self._form, plan.family
+        family = self._plan.family
         [mark] = family.marks
-        begin = form.begin.removeprefix(mark)
-        marked = self._calls("marked", begin, form.end)
-        if form.before_all == mark:
-            marked = f"{self._several(plan, marked)} {_joined(form.after_all)}"
+        options = [
+            option
+            for i, form in enumerate(family.forms)
+            if (option := self._marked(f"marked_{i}", form, mark))
+        ]
+        self.rules.append(f"marked: {' | '.join(options)}")
         # Lazy: free text ends with the first mark in it.
         self.rules.append(f"free[lazy]: TEXT {quoted(mark)}")
         self.rules.append("text: TEXT")
-        if family.ends_answer:
-            self.rules.append(f"behind: {self._several(plan, marked)}")
-            self.rules.append("rest: free behind | text")
-        else:
-            self.rules.append(f"behind: {marked} rest")
-            self.rules.append(f"rest: (free {marked})* text")
+        behind = "" if family.ends_answer else " rest"
+        self.rules.append(f"behind: marked{behind}")
+        self.rules.append(
+            "rest: free behind | text" if family.ends_answer else "rest: (free marked)* text"
+        )
         if not family.openings:
             return "rest"
-        bare = self._calls("bare", begin[begin.index("{") :], form.end[: form.end.index("}") + 1])
-        several, line = self._several(plan, bare), quoted("\n")
+        [form] = family.forms
+        begin = form.begin.removeprefix(mark)
+        bare = self._calls(
+            "bare", form, begin[begin.index("{") :], form.end[: form.end.index("}") + 1]
+        )
+        several, line = self._several(form, bare), quoted("\n")
         fenced = f"{quoted(FENCE)} {line} {several} {line} {quoted(FENCE_END)}"
-        other = _beginning_otherwise((mark, *family.openings, *thought_marks))
-        return f"({quoted(mark)} behind | {other} rest | {several} | {fenced})?"
+        openings = (mark, *family.openings)
+        other = beginning_otherwise((*openings, *thought_marks))
+        self.rules.append(SPACES)
+        text = f"{other} rest | {only_begun(openings)}"
+        return f"SPACES? ({quoted(mark)} behind | {text} | {several} | {fenced})?"
 
-    def _several(self, plan: ToolPlan, call: str) -> str:
+    def _marked(self, kind: str, form: CallForm, mark: str) -> str:
+        """What stands behind a mark: all calls where they are in brackets or nothing else comes, or
+        one that others follow with marks of their own."""
+        call = self._calls(kind, form, form.begin.removeprefix(mark), form.end)
+        if not call:
+            return ""
+        if form.before_all.startswith(mark):
+            before = form.before_all.removeprefix(mark)
+            return f"{_joined(before)} {self._several(form, call)} {_joined(form.after_all)}"
+        return self._several(form, call) if self._plan.family.ends_answer else call
+
+    def _several(self, form: CallForm, call: str) -> str:
         """One call, or more where the request allows that."""
-        more = f"({_joined(self._form.separator)} {call})*" if plan.is_parallel else ""
+        more = f"({_joined(form.separator)} {call})*" if self._plan.is_parallel else ""
         return f"{call} {more}".rstrip()
 
-    def _calls(self, kind: str, begin: str, end: str) -> str:
+    def _calls(self, kind: str, form: CallForm, begin: str, end: str) -> str:
+        """A rule for a call of any tool; none when no name can be written so."""
         names: list[str] = []
-        for tool, schema in zip(self._tools, self._schemas, strict=True):
+        for tool in self._plan.tools:
+            if not form.names.fullmatch(tool.name):
+                continue
             names.append(f"{kind}_{tool.index}")
             # A name between quotes is written as JSON writes it.
             name = json.dumps(tool.name, ensure_ascii=False)[1:-1]
-            text = begin.replace("NAME", name)
-            self.rules.append(f"{names[-1]}: {quoted(text)} %json {schema} {quoted(end)}")
-        self.rules.append(f"{kind}: {' | '.join(names)}")
-        return kind
+            text = quoted(begin.replace("NAME", name))
+            self.rules.append(f"{names[-1]}: {text} arguments_{tool.index} {_joined(end)}")
+        if names:
+            self.rules.append(f"{kind}: {' | '.join(names)}")
+        return kind if names else ""
 
 
 def _joined(text: str) -> str:
     return quoted(text) if text else ""
-
-
-def _beginning_otherwise(texts: Sequence[str]) -> str:
-    """A pattern for the first characters of what begins with none of these texts, nor with white
-    space: as few as tell that."""
-    begun = sorted({text[:i] for text in texts for i in range(len(text))}, key=len)
-    options = []
-    for prefix in begun:
-        taken = {text[len(prefix)] for text in texts if text.startswith(prefix)}
-        excluded = "".join(sorted(_escaped(char) for char in taken))
-        spaces = r" \t\r\n" if not prefix else ""
-        options.append("".join(map(_escaped, prefix)) + f"[^{excluded}{spaces}]")
-    return f"/{'|'.join(options)}/"
-
-
-def _escaped(char: str) -> str:
-    """A character in a pattern, also between brackets."""
-    if char == "\n":
-        return r"\n"
-    return char if char.isalnum() or char in '_"<>`' else f"\\{char}"

@@ -5,18 +5,71 @@ Keeps what a reader of such calls makes of them in mind: text is a string wherev
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple, NoReturn
 
 from headrace.errors import ValidationError
 from headrace.server.tools.choice import Tool, ToolPlan
+from headrace.server.tools.grammar_texts import quoted
 from headrace.structured.json_schema import ANNOTATIONS, SchemaCleaner, write_json
 from headrace.text.tool_calls.call_parser import ParameterForm
 from headrace.text.tool_calls.qwen3_coder import types_of
 
 OF_OBJECTS = {"type", "properties", "required", "additionalProperties", "$defs", "definitions"}
 OF_TEXTS = {"type", "anyOf", "oneOf"}
+
+
+class Parameter(NamedTuple):
+    """One of a strict tool.
+
+    Attributes:
+        schema: what its value must fit; references in it point into the tool's parameters.
+    """
+
+    key: str
+    schema: Any
+    is_required: bool
+
+    def field(self, tool: Tool) -> str:
+        """Where it stands in the request."""
+        return f"{tool.field}.parameters.properties.{self.key}"
+
+
+def parameters_of(tool: Tool, max_depth: int) -> list[Parameter]:
+    """The parameters of a strict tool, to be written one by one in their order.
+
+    Raises:
+        ValidationError: what is asked of them cannot be held so; names its field.
+    """
+    field, schema = f"{tool.field}.parameters", tool.parameters
+    SchemaCleaner(field, max_depth=max_depth).clean(schema)
+    unknown = set(schema) - OF_OBJECTS - ANNOTATIONS
+    if unknown or schema.get("type", "object") != "object":
+        refuse(tool, field, sorted(unknown) or ["type"])
+    required, properties = schema.get("required", []), schema.get("properties", {})
+    missing = set(required) - set(properties)
+    if missing:
+        refuse(tool, f"{field}.required", sorted(missing))
+    parameters = [Parameter(key, value, key in required) for key, value in properties.items()]
+    for parameter in parameters:
+        if parameter.schema is False:
+            refuse(tool, parameter.field(tool), ["false"])
+    return parameters
+
+
+def json_schema_of(tool: Tool, parameter: Parameter, max_depth: int) -> str:
+    """The schema of a parameter as JSON, fit for a grammar.
+
+    Raises:
+        ValidationError: it could not be enforced; names its field.
+    """
+    definitions = {
+        name: tool.parameters[name] for name in ("$defs", "definitions") if name in tool.parameters
+    }
+    field = parameter.field(tool)
+    schema = {} if parameter.schema is True else parameter.schema
+    cleaner = SchemaCleaner(field, max_depth=max_depth)
+    return write_json(cleaner.clean({**definitions, **schema}), field)
 
 
 class ParameterWriter:
@@ -57,48 +110,31 @@ class ParameterWriter:
             begin, end = self._form.begin.split("KEY")
             self.rules.append(f"{name}: ({quoted(begin)} {key} {quoted(end)} {self._text()} LINE)*")
             return name
-        field, schema = f"{tool.field}.parameters", tool.parameters
-        SchemaCleaner(field, max_depth=self._max_depth).clean(schema)
-        unknown = set(schema) - OF_OBJECTS - ANNOTATIONS
-        if unknown or schema.get("type", "object") != "object":
-            _refuse(tool, field, sorted(unknown) or ["type"])
-        required = schema.get("required", [])
         parts: list[str] = []
-        for i, (key, value) in enumerate(schema.get("properties", {}).items()):
-            self.rules.append(f"{name}_{i}: {self._parameter(tool, key, value)} LINE")
-            parts.append(f"{name}_{i}" if key in required else f"{name}_{i}?")
-        missing = set(required) - set(schema.get("properties", {}))
-        if missing:
-            _refuse(tool, f"{field}.required", sorted(missing))
+        for i, parameter in enumerate(parameters_of(tool, self._max_depth)):
+            self.rules.append(f"{name}_{i}: {self._parameter(tool, parameter)} LINE")
+            parts.append(f"{name}_{i}" if parameter.is_required else f"{name}_{i}?")
         self.rules.append(f"{name}: {' '.join(parts) or quoted('')}")
         return name
 
-    def _parameter(self, tool: Tool, key: str, schema: Any) -> str:
-        field = f"{tool.field}.parameters.properties.{key}"
-        begin = quoted(self._form.begin.replace("KEY", key))
+    def _parameter(self, tool: Tool, parameter: Parameter) -> str:
+        field = parameter.field(tool)
+        begin = quoted(self._form.begin.replace("KEY", parameter.key))
+        schema = {} if parameter.schema is True else parameter.schema
         types = types_of(schema, tool.parameters)
-        if schema is True:
-            schema = {}
-        if schema is False:
-            _refuse(tool, field, ["false"])
         values = schema.get("enum", [schema["const"]] if "const" in schema else None)
         if types and "string" not in types:
-            definitions = {
-                name: tool.parameters[name] for name in ("$defs", "definitions")
-                if name in tool.parameters
-            }  # fmt: skip
-            cleaner = SchemaCleaner(field, max_depth=self._max_depth)
-            clean = write_json(cleaner.clean({**definitions, **schema}), field)
+            clean = json_schema_of(tool, parameter, self._max_depth)
             return f"{begin} %json {clean} {quoted(f'{chr(10)}{self._form.end}')}"
         if values is not None:
             texts = ["null" if value is None else value for value in values]
             if not all(isinstance(text, str) and self._form.end not in text for text in texts):
-                _refuse(tool, field, ["enum"])
+                refuse(tool, field, ["enum"])
             choice = " | ".join(quoted(text) for text in texts)
             return f"{begin} ({choice}) {quoted(f'{chr(10)}{self._form.end}')}"
         constrained = _constraints(schema)
         if constrained:
-            _refuse(tool, field, sorted(constrained))
+            refuse(tool, field, sorted(constrained))
         return f"{begin} {self._text()}"
 
     def _text(self) -> str:
@@ -120,14 +156,13 @@ def _constraints(schema: Mapping[str, Any] | bool) -> set[str]:
     return found
 
 
-def _refuse(tool: Tool, field: str, keywords: list[str]) -> None:
+def refuse(tool: Tool, field: str, keywords: list[str]) -> NoReturn:
+    """Say that these keywords cannot be held where parameters stand one by one.
+
+    Raises: ValidationError, always.
+    """
     raise ValidationError(
         f"{field}: {', '.join(keywords)} cannot be enforced where this model writes calls as it "
         f"likes: use tool_choice 'required' or a named function, or leave {tool.field}.strict out",
         param=field,
     )
-
-
-def quoted(text: str) -> str:
-    """A string literal that matches just this text."""
-    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

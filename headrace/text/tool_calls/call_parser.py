@@ -17,6 +17,7 @@ class CallForm(NamedTuple):
 
     Attributes:
         begin: with NAME where the tool's name is to stand, in quotes where the form has quotes.
+        names: those of tools that can be written so.
     """
 
     begin: str
@@ -24,6 +25,7 @@ class CallForm(NamedTuple):
     separator: str
     before_all: str = ""
     after_all: str = ""
+    names: re.Pattern[str] = ANY
 
 
 class ParameterForm(NamedTuple):
@@ -36,6 +38,16 @@ class ParameterForm(NamedTuple):
 
     calls: tuple[tuple[str, str], ...]
     begin: str
+    end: str
+
+
+class KeywordForm(NamedTuple):
+    """How a grammar writes calls as Python does: `[NAME(KEY=value, ...), ...]`.
+
+    Attributes:
+        end: what closes them where a mark stands before them.
+    """
+
     end: str
 
 
@@ -53,10 +65,11 @@ class Family(NamedTuple):
         marks: texts with which calls begin anywhere in an answer.
         read: reads what comes behind a mark.
         read_opening: tried at the beginning of an answer, for calls without a mark.
-        form: how a grammar writes calls; `read` and `read_opening` know it.
+        forms: how a grammar writes calls, each way that models of the family know; `read` and
+            `read_opening` know them. Empty where arguments are no JSON object.
         ends_answer: behind the first call nothing but calls comes.
         id_length: of the ids that its chat templates take; None: any.
-        parameter_form: the same, where arguments are no JSON.
+        parameter_form, keyword_form: how a grammar writes calls where `forms` is empty.
         openings: how calls without a mark begin, as far as a grammar has to prevent others.
         names, keys: the names of tools and of parameters that can be written so.
     """
@@ -64,8 +77,9 @@ class Family(NamedTuple):
     marks: tuple[str, ...]
     read: Reader
     read_opening: Reader | None
-    form: CallForm | None
+    forms: tuple[CallForm, ...] = ()
     parameter_form: ParameterForm | None = None
+    keyword_form: KeywordForm | None = None
     openings: tuple[str, ...] = ()
     ends_answer: bool = False
     id_length: int | None = None

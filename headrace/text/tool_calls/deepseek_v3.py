@@ -65,17 +65,21 @@ FAMILY = Family(
     marks=(ALL,),
     read=read,
     read_opening=None,
-    form=CallForm(
-        begin=f"{ONE}function{NAME}NAME\n```json\n",
-        end=f"\n```{ONE_END}",
-        separator="\n",
-        before_all=ALL,
-        after_all=ALL_END,
+    forms=(
+        CallForm(
+            begin=f"{ONE}function{NAME}NAME\n```json\n",
+            end=f"\n```{ONE_END}",
+            separator="\n",
+            before_all=ALL,
+            after_all=ALL_END,
+        ),
     ),
     names=re.compile(rf"(?!\{{)(?:(?!{re.escape(NAME)}).)*", re.DOTALL),
 )
 FAMILY_V31 = FAMILY._replace(
-    form=CallForm(
-        begin=f"{ONE}NAME{NAME}", end=ONE_END, separator="", before_all=ALL, after_all=ALL_END
+    forms=(
+        CallForm(
+            begin=f"{ONE}NAME{NAME}", end=ONE_END, separator="", before_all=ALL, after_all=ALL_END
+        ),
     )
 )

@@ -31,8 +31,12 @@ FAMILY = Family(
     marks=("<tool_call>",),
     read=read,
     read_opening=read_bare,
-    form=CallForm(
-        begin='<tool_call>\n{"name": "NAME", "arguments": ', end="}\n</tool_call>", separator="\n"
+    forms=(
+        CallForm(
+            begin='<tool_call>\n{"name": "NAME", "arguments": ',
+            end="}\n</tool_call>",
+            separator="\n",
+        ),
     ),
     openings=("{", "```json"),
 )

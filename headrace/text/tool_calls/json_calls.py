@@ -208,7 +208,7 @@ def read_list(source: Source, calls: Calls, _mark: str) -> Reading[None]:
             return
 
 
-LIST_FAMILY = Family(marks=(), read=read_list, read_opening=read_list, form=LIST_FORM)
+LIST_FAMILY = Family(marks=(), read=read_list, read_opening=read_list, forms=(LIST_FORM,))
 """Reads answers that are a list of calls and nothing else."""
 
 

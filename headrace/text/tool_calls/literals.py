@@ -20,7 +20,7 @@ _BODIES = {
     "'": re.compile(r"((?:[^\\']|\\.)*)'", re.DOTALL),
 }
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:_\d+)*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.])")
-_WORDS = {
+WORDS = {
     "True": "true", "False": "false", "None": "null", "true": "true", "false": "false",
     "null": "null",
 }  # fmt: skip
@@ -80,8 +80,8 @@ def read_literal(text: str, position: int, parts: list[str], depth: int = 0) -> 
     if opener == "{":
         return _read_pairs(text, position + 1, parts, depth)
     word = _WORD.match(text, position)
-    if word is not None and word[0] in _WORDS:
-        parts.append(_WORDS[word[0]])
+    if word is not None and word[0] in WORDS:
+        parts.append(WORDS[word[0]])
         return word.end()
     number = _NUMBER.match(text, position)
     if number is None or number.end() - position > MAX_NUMBER:

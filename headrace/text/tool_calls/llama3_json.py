@@ -12,7 +12,7 @@ FAMILY = Family(
     marks=("<|python_tag|>",),
     read=read_bare,
     read_opening=read_bare,
-    form=CallForm(begin='{"name": "NAME", "parameters": ', end="}", separator="; "),
+    forms=(CallForm(begin='{"name": "NAME", "parameters": ', end="}", separator="; "),),
     openings=("{", "```json"),
     ends_answer=True,
 )

@@ -7,10 +7,16 @@ from __future__ import annotations
 
 import re
 
-from headrace.text.tool_calls.call_parser import Calls, Family
-from headrace.text.tool_calls.json_calls import read_arguments, read_list
+from headrace.text.tool_calls.call_parser import CallForm, Calls, Family
+from headrace.text.tool_calls.json_calls import (
+    LIST_FORM,
+    pass_arguments,
+    read_arguments,
+    read_list,
+)
 from headrace.text.tool_calls.source import NotACallError, Reading, Source
 
+MARK, ARGUMENTS = "[TOOL_CALLS]", "[ARGS]"
 _NAME = re.compile(r"[^\s{}\[\]]+")
 
 
@@ -29,12 +35,24 @@ def read(source: Source, calls: Calls, mark: str) -> Reading[None]:
     name = yield from source.run(_NAME)
     if (yield from source.literal("[CALL_ID]")):
         yield from source.run(_NAME)
-    yield from source.literal("[ARGS]")
+    is_separated = yield from source.literal(ARGUMENTS)
     yield from source.spaces()
-    arguments = yield from read_arguments(source)
-    if not name:
+    if not name or (calls.is_certain and not is_separated):  # a name that is cut, at the latter
         raise NotACallError
-    calls.add(name, arguments)
+    if calls.is_certain:
+        yield from pass_arguments(source, calls, name)
+    else:
+        calls.add(name, (yield from read_arguments(source)))
 
 
-FAMILY = Family(marks=("[TOOL_CALLS]",), read=read, read_opening=None, form=None, id_length=9)
+FAMILY = Family(
+    marks=(MARK,),
+    read=read,
+    read_opening=None,
+    forms=(
+        LIST_FORM._replace(before_all=f"{MARK}["),
+        LIST_FORM._replace(before_all=f"{MARK} ["),
+        CallForm(begin=f"{MARK}NAME{ARGUMENTS}", end="", separator="", names=_NAME),
+    ),
+    id_length=9,
+)

@@ -1,6 +1,7 @@
 """Pythonic (Llama 4, Llama 3.2): the answer is `[f(a=1), g(b="x")]`, between two marks or not.
 
-Values that are no literals come as strings, as they were written.
+Values that are no literals come as strings, as they were written. Under a grammar values are JSON,
+or the single ones that `server/tools/keyword_grammar.py` lets be written as in Python.
 """
 
 from __future__ import annotations
@@ -8,14 +9,21 @@ from __future__ import annotations
 import json
 import re
 
-from headrace.text.tool_calls.call_parser import Calls, Family
-from headrace.text.tool_calls.literals import NotALiteralError, read_literal, skip_space
+from headrace.text.tool_calls.call_parser import Calls, Family, KeywordForm
+from headrace.text.tool_calls.json_scanner import JsonScanner
+from headrace.text.tool_calls.literals import WORDS, NotALiteralError, read_literal, skip_space
 from headrace.text.tool_calls.source import NotACallError, Reading, Source
 
 START, END = "<|python_start|>", "<|python_end|>"
-_NAME = re.compile(r"[\w.]+")
-_CALL = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
-_KEYWORD = re.compile(r"([A-Za-z_]\w*)\s*=\s*")
+_NAME = re.compile(r"[\w.-]+")
+_CALL = re.compile(rf"({_NAME.pattern})\s*\(")
+_KEY = re.compile(r"[^\W\d][\w.$-]*")
+_KEYWORD = re.compile(rf"({_KEY.pattern})\s*=\s*")
+_KEY_PARTS = re.compile(r"[\w.$-]+")
+_WORD = re.compile(r"[\w.+-]+")
+_PLAIN = {'"': re.compile(r'[^"\\]+'), "'": re.compile(r"[^'\\]+")}
+_ESCAPED = {"'": "'", "\\": "\\\\", "n": "\\n", "t": "\\t"}
+"""Behind a backslash between single quotes -> the same in JSON."""
 _PIECE = re.compile(
     r"""\"\"\"(?:[^\\"]|\\.|"(?!""))*\"\"\"|'''(?:[^\\']|\\.|'(?!''))*'''"""
     r"""|"(?:[^\\"]|\\.)*"|'(?:[^\\']|\\.)*'|[\[\](){},]|[^"'\[\](){},]+""",
@@ -30,6 +38,9 @@ def read_opening(source: Source, calls: Calls, _mark: str) -> Reading[None]:
         NotACallError: it is something else.
     """
     yield from source.spaces()
+    if calls.is_certain:
+        yield from _pass_calls(source, calls)
+        return
     yield from source.expect("[")
     yield from source.spaces()
     if (yield from source.run(_NAME)) not in calls.tools:
@@ -47,6 +58,10 @@ def read(source: Source, calls: Calls, _mark: str) -> Reading[None]:
     Raises:
         NotACallError: it is something else.
     """
+    if calls.is_certain:
+        yield from _pass_calls(source, calls)
+        yield from source.closing(END)
+        return
     calls.add_all(parse_calls((yield from source.until(END, may_end=True))))
 
 
@@ -121,4 +136,99 @@ def _end_of_value(text: str, position: int) -> int:
     raise NotACallError
 
 
-FAMILY = Family(marks=(START,), read=read, read_opening=read_opening, form=None)
+def _pass_calls(source: Source, calls: Calls) -> Reading[None]:
+    """Calls that a grammar holds to their form once the first has begun: reported while they come.
+
+    Raises:
+        NotACallError: none has begun, or the last is cut.
+    """
+    num_before = calls.num_calls
+    try:
+        yield from source.expect("[")
+        while True:
+            name = yield from source.run(_NAME)
+            if name not in calls.tools:
+                raise NotACallError
+            yield from source.expect("(")
+            calls.begin(name)
+            yield from _pass_arguments(source, calls)
+            calls.end()
+            if not (yield from source.literal(", ")):
+                break
+        if not (yield from source.closing("]")):
+            raise NotACallError
+    except NotACallError:
+        if calls.num_calls > num_before:
+            if source.is_ended:
+                source.take(len(source.text))
+            source.settle()  # what is left of a call is no text
+        raise
+
+
+def _pass_arguments(source: Source, calls: Calls) -> Reading[None]:
+    calls.more_arguments("{")
+    separator = ""
+    while not (yield from source.literal(")")):
+        if separator:
+            yield from source.expect(", ")
+        key = yield from source.run(_KEY_PARTS)
+        yield from source.expect("=")
+        calls.more_arguments(f"{separator}{json.dumps(key, ensure_ascii=False)}: ")
+        separator = ", "
+        yield from _pass_value(source, calls)
+    calls.more_arguments("}")
+
+
+def _pass_value(source: Source, calls: Calls) -> Reading[None]:
+    if not (yield from source.more()):
+        raise NotACallError
+    first = source.text[source.position]
+    if first in _PLAIN:
+        yield from _pass_text(source, calls, first)
+    elif first in "[{":
+        scanner = JsonScanner()
+        while not scanner.is_done:
+            if not (yield from source.more()):
+                raise NotACallError
+            calls.more_arguments(source.take(scanner.scan(source.text, source.position)))
+            source.settle()
+            if scanner.is_broken:
+                raise NotACallError
+    else:
+        word = yield from source.run(_WORD)
+        if not word or not (yield from source.more()):
+            raise NotACallError
+        calls.more_arguments(WORDS.get(word, word))
+
+
+def _pass_text(source: Source, calls: Calls, quote: str) -> Reading[None]:
+    """A text in JSON, or between single quotes; a piece as soon as it comes."""
+    source.take(source.position + 1)
+    calls.more_arguments('"')
+    while (yield from source.more()):
+        found = _PLAIN[quote].match(source.text, source.position)
+        if found is not None:
+            piece = source.take(found.end())
+            source.settle()
+            is_json = quote == '"'
+            calls.more_arguments(piece if is_json else json.dumps(piece, ensure_ascii=False)[1:-1])
+            continue
+        sign = source.take(source.position + 1)
+        if sign == quote:
+            calls.more_arguments('"')
+            return
+        if not (yield from source.more()):
+            break
+        escaped = source.take(source.position + 1)
+        calls.more_arguments(f"\\{escaped}" if quote == '"' else _ESCAPED.get(escaped, escaped))
+    raise NotACallError
+
+
+FAMILY = Family(
+    marks=(START,),
+    read=read,
+    read_opening=read_opening,
+    keyword_form=KeywordForm(end=END),
+    names=_NAME,
+    keys=_KEY,
+)

@@ -132,7 +132,6 @@ FAMILY = Family(
     marks=(CALL, FUNCTION),
     read=read,
     read_opening=None,
-    form=None,
     parameter_form=ParameterForm(
         calls=(
             (f"\n{FUNCTION}NAME>\n", f"{FUNCTION_END}\n{CALL_END}"),
