@@ -110,6 +110,8 @@ class RecordingExecutor:
         self.script = {key: list(tokens) for key, tokens in (script or {}).items()}
         self.errors = dict(errors or {})
         self.orders: list[SchedulerOutput] = []
+        self.corrupted: set[str] = set()
+        """Those of `errors` that fail because of the model's logits."""
         self.raises: Exception | None = None
         """Raised by the next step."""
         self.is_shut_down = False
@@ -127,7 +129,7 @@ class RecordingExecutor:
             raise self.raises
         self._apply(order)
         self._compute(order)
-        output = ModelRunnerOutput({}, {}, {}, {})
+        output = ModelRunnerOutput({}, {}, {}, {}, corrupted=self.corrupted)
         for request_id, num in order.num_scheduled_tokens.items():
             self._answer(request_id, num, output)
         return output

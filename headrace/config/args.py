@@ -189,6 +189,15 @@ class EngineArgs(ForeignArgs):
     enable_prefix_caching: bool = option(
         True, "Keep the KV blocks of prompts and reuse them for equal beginnings.", group="Cache"
     )
+    kv_cache_metrics: bool = option(
+        False,
+        "Measure how long KV blocks live, lie idle before they are evicted, and wait to be used "
+        "again (metrics kv_block_*).",
+        group="Cache",
+    )
+    kv_cache_metrics_sample: float = option(
+        0.01, "With --kv-cache-metrics: the share of KV blocks that is measured.", group="Cache"
+    )
 
     max_num_seqs: int | None = option(
         None, "Most requests computed in one step. Default: 128 in a server, 256 offline.",

@@ -76,6 +76,8 @@ class CacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     memory_utilization: float = 0.5
     num_blocks_override: int | None = None
     enable_prefix_caching: bool = True
+    kv_cache_metrics_sample: float | None = None
+    """Share of the KV blocks whose times are measured; None: of none."""
 
 
 class SchedulerConfig(msgspec.Struct, frozen=True, kw_only=True):

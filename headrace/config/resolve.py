@@ -314,6 +314,9 @@ def _cache(args: EngineArgs, reasons: Reasons) -> CacheConfig:
         raise ConfigError(f"gpu_memory_utilization must be above 0 and at most 1, got {share!r}")
     if args.kv_cache_memory_bytes is None and args.num_gpu_blocks_override is None:
         reasons["kv_cache_memory_bytes"] = f"{share:.0%} of the memory free after loading"
+    sample = args.kv_cache_metrics_sample
+    if not _is_number(sample) or not 0 < sample <= 1:
+        raise ConfigError(f"kv_cache_metrics_sample must be above 0 and at most 1, got {sample!r}")
     return CacheConfig(
         block_size=block_size,
         kv_cache_dtype=kv_dtype,
@@ -321,6 +324,7 @@ def _cache(args: EngineArgs, reasons: Reasons) -> CacheConfig:
         memory_utilization=float(share),
         num_blocks_override=_optional("num_gpu_blocks_override", args.num_gpu_blocks_override, 1),
         enable_prefix_caching=bool(args.enable_prefix_caching),
+        kv_cache_metrics_sample=float(sample) if args.kv_cache_metrics else None,
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from headrace.core.block_times import BlockSampler
 from headrace.errors import ConfigError
 
 
@@ -20,11 +21,15 @@ class BlockPool:
     A block without users is in the free list, a doubly linked ring through `_next` and `_prev`
     with the entry `num_blocks` as its fixed point. Its front is reused first. A free block may
     still hold a cached prefix: it stays findable until it is handed out for something else.
+
+    Args:
+        sampler: told what happens to blocks; None: nobody is.
     """
 
-    def __init__(self, num_blocks: int) -> None:
+    def __init__(self, num_blocks: int, sampler: BlockSampler | None = None) -> None:
         if num_blocks < 1:
             raise ConfigError(f"the KV cache needs at least one block, got {num_blocks}")
+        self._sampler = sampler
         self.num_blocks = num_blocks
         self.num_free_blocks = num_blocks
         numbers = np.arange(-1, num_blocks + 2, dtype=np.intc)
@@ -49,6 +54,7 @@ class BlockPool:
         if num > self.num_free_blocks:
             raise RuntimeError(f"asked for {num} KV blocks, {self.num_free_blocks} are free")
         links, counts, digests = self._next, self._ref_counts, self._digests
+        sampler = self._sampler
         block_ids: list[int] = []
         block = links[self.num_blocks]
         for _ in range(num):
@@ -58,10 +64,14 @@ class BlockPool:
             if digest is not None:
                 digests[block] = None
                 del self._block_of[digest]
+                if sampler is not None:
+                    sampler.evict(block)
             block = links[block]
         links[self.num_blocks] = block
         self._prev[block] = self.num_blocks
         self.num_free_blocks -= num
+        if sampler is not None:
+            sampler.give_out(block_ids)
         return block_ids
 
     def touch(self, block_ids: Sequence[int]) -> None:
@@ -74,6 +84,8 @@ class BlockPool:
                 backs[after] = before
                 self.num_free_blocks -= 1
             counts[block] += 1
+        if self._sampler is not None:
+            self._sampler.take(block_ids)
 
     def free(self, block_ids: Sequence[int]) -> None:
         """Take one user from each of these blocks, the blocks of one sequence in its order.
@@ -94,6 +106,8 @@ class BlockPool:
                 else:
                     self._link(block, self._prev[ring], ring)
                 self.num_free_blocks += 1
+        if self._sampler is not None:
+            self._sampler.let_go(block_ids)
 
     def _link(self, block: int, before: int, after: int) -> None:
         self._next[before] = self._prev[after] = block
@@ -122,6 +136,8 @@ class BlockPool:
         for block in self._block_of.values():
             self._digests[block] = None
         self._block_of.clear()
+        if self._sampler is not None:
+            self._sampler.clear()
         return True
 
     def ref_count(self, block: int) -> int:

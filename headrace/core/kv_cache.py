@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from headrace.core.block_hash import BlockHashChain, ExtraValue
 from headrace.core.block_pool import BlockPool
+from headrace.core.block_times import BlockSampler
 from headrace.core.request import Request
 from headrace.inputs import PromptEmbeds
 
@@ -23,10 +24,19 @@ class KVCacheManager:
     """Gives blocks to requests and shares full, computed ones between equal prefixes.
 
     The blocks of a request are listed in the request itself; nothing is kept per request here.
+
+    Args:
+        sampler: see `BlockPool`.
     """
 
-    def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool) -> None:
-        self.pool = BlockPool(num_blocks)
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        enable_prefix_caching: bool,
+        sampler: BlockSampler | None = None,
+    ) -> None:
+        self.pool = BlockPool(num_blocks, sampler)
         self.block_size = block_size
         self.enable_prefix_caching = enable_prefix_caching
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.config.engine import CacheConfig, SchedulerConfig, SpeculativeConfig
+from headrace.core.block_times import BlockSampler
 from headrace.core.kv_cache import KVCacheManager
 from headrace.core.request import Request
 from headrace.core.request_maker import RequestMaker
@@ -78,7 +79,11 @@ class Scheduler:
         self._max_chunk = config.long_prefill_token_threshold or config.max_num_batched_tokens
         self._now = now
         self._speculator = None if speculative is None else Speculator(speculative)
-        self.kv_cache = KVCacheManager(num_blocks, cache.block_size, cache.enable_prefix_caching)
+        share = cache.kv_cache_metrics_sample
+        self._block_sampler = None if share is None else BlockSampler(share, now, seed)
+        self.kv_cache = KVCacheManager(
+            num_blocks, cache.block_size, cache.enable_prefix_caching, self._block_sampler
+        )
         self.maker = RequestMaker(
             self.kv_cache,
             max_model_len,
@@ -98,6 +103,7 @@ class Scheduler:
         self._generation_tokens = 0
         self._prefix_queries = 0
         self._prefix_hits = 0
+        self._num_corrupted = 0
 
     def add_request(
         self, source: EngineCoreRequest, age: float = 0.0, *, drawn_seed: int | None = None
@@ -247,6 +253,7 @@ class Scheduler:
             error = result.errors.get(request_id)
             if error is not None:
                 param = result.error_params.get(request_id)
+                self._num_corrupted += request_id in result.corrupted
                 ended = self._end(
                     request, [], FinishReason.ERROR, now, error=error, error_param=param
                 )
@@ -360,6 +367,8 @@ class Scheduler:
             generation_tokens=self._generation_tokens,
             num_queued_tokens=roster.num_queued_tokens,
             num_held=roster.gate.num_held,
+            num_corrupted=self._num_corrupted,
+            kv_block_times=None if self._block_sampler is None else self._block_sampler.times,
         )
         return stats if self._speculator is None else self._speculator.add_to(stats)
 

@@ -9,11 +9,32 @@ from headrace.outputs import RequestMetrics
 _NOTHING = RequestLedger(0.0, 0.0, 0.0, 0.0)
 
 
+class Siblings:
+    """What the n parts of one request have in common.
+
+    Args:
+        num_parts: n.
+    """
+
+    __slots__ = ("_longest", "_num_open")
+
+    def __init__(self, num_parts: int) -> None:
+        self._num_open = num_parts
+        self._longest = 0
+
+    def settle(self, num_tokens: int) -> int | None:
+        """A part has ended with so many tokens; the most of all parts once all have."""
+        self._num_open -= 1
+        self._longest = max(self._longest, num_tokens)
+        return self._longest if self._num_open == 0 else None
+
+
 class PartLedger:
     """The ledger of one request of the core.
 
     Args:
         metrics: of the caller's request, shared by its n parts.
+        siblings: shared by them as well.
         num_prompt_tokens, max_tokens, n: as asked for.
 
     Attributes:
@@ -22,13 +43,19 @@ class PartLedger:
 
     __slots__ = (
         "_e2e_latency", "_finish_reason", "_has_last_word", "_last", "_num_output_tokens",
-        "last_token_at", "max_tokens", "metrics", "n", "num_prompt_tokens",
+        "_siblings", "last_token_at", "max_tokens", "metrics", "n", "num_prompt_tokens",
     )  # fmt: skip
 
     def __init__(
-        self, metrics: RequestMetrics, num_prompt_tokens: int, max_tokens: int | None, n: int
+        self,
+        metrics: RequestMetrics,
+        siblings: Siblings,
+        num_prompt_tokens: int,
+        max_tokens: int | None,
+        n: int,
     ) -> None:
         self.metrics = metrics
+        self._siblings = siblings
         self.num_prompt_tokens = num_prompt_tokens
         self.max_tokens = max_tokens
         self.n = n
@@ -98,6 +125,7 @@ class PartLedger:
             stats.inference_time = last.last_token - last.scheduled
             if num_tokens > 1:
                 stats.time_per_output_token = stats.decode_time / (num_tokens - 1)
+        stats.max_num_generation_tokens = self._siblings.settle(num_tokens)
         return stats
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from headrace.engine.ledger import Siblings
 from headrace.messages.requests import EngineCoreRequest
 from headrace.outputs import CompletionOutput
 from headrace.sampling_params import RequestOutputKind
@@ -15,13 +16,17 @@ class ParentRequest:
     Args:
         child_ids: ids in the core, by index.
         kind: with FINAL_ONLY the children's answers are held back until the last one ends.
+
+    Attributes:
+        siblings: the children, in what is measured.
     """
 
-    __slots__ = ("_answers", "_num_running", "child_ids", "kind")
+    __slots__ = ("_answers", "_num_running", "child_ids", "kind", "siblings")
 
     def __init__(self, child_ids: list[str], kind: RequestOutputKind) -> None:
         self.child_ids = child_ids
         self.kind = kind
+        self.siblings = Siblings(len(child_ids))
         self._num_running = len(child_ids)
         self._answers: dict[int, CompletionOutput] = {}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from headrace.engine.ledger import PartLedger
+from headrace.engine.ledger import PartLedger, Siblings
 from headrace.engine.logprobs import LogprobMaker, TokenText
 from headrace.engine.parallel_sampling import ParentRequest
 from headrace.inputs import EngineInput
@@ -79,7 +79,13 @@ class RequestState:
         self.parent = parent
         self.index = index
         self.detokenizer = detokenizer
-        self.ledger = PartLedger(metrics, len(prompt.prompt_token_ids), params.max_tokens, params.n)
+        self.ledger = PartLedger(
+            metrics,
+            Siblings(1) if parent is None else parent.siblings,
+            len(prompt.prompt_token_ids),
+            params.max_tokens,
+            params.n,
+        )
         self._token_ids: list[int] = [] if detokenizer is None else detokenizer.token_ids
         self._stream_interval = stream_interval
         self._num_sent = 0

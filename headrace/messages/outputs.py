@@ -100,6 +100,31 @@ class EngineCoreOutput(msgspec.Struct, array_like=True, frozen=True, forbid_unkn
     the request is not at fault."""
 
 
+KV_BLOCK_SECONDS = (
+    0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0,
+    120.0, 300.0, 600.0, 1200.0, 1800.0,
+)  # fmt: skip
+"""Upper bounds of the buckets of `Durations`; one without a bound comes behind them."""
+
+
+class Durations(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """How many there were by length (see KV_BLOCK_SECONDS), and their sum in seconds."""
+
+    counts: list[int]
+    sum: float = 0.0
+
+
+class KVBlockTimes(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+    """What sampled KV blocks went through since the core started."""
+
+    lifetimes: Durations
+    """From being given out until the cached prefix in them was evicted."""
+    idle_times: Durations
+    """From being let go by their last user until then."""
+    reuse_gaps: Durations
+    """From being taken by a request until being taken by another."""
+
+
 class SchedulerStats(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
     """State and work of the scheduler. Counters are totals since the core started."""
 
@@ -125,6 +150,10 @@ class SchedulerStats(msgspec.Struct, array_like=True, frozen=True, forbid_unknow
     """By place in the draft; empty without speculative decoding."""
     num_held: int = 0
     """Of those that wait: behind a gate that closes."""
+    num_corrupted: int = 0
+    """Requests ended because the model gave logits that are no numbers."""
+    kv_block_times: KVBlockTimes | None = None
+    """None: they are not sampled."""
 
     @property
     def kv_cache_usage(self) -> float:

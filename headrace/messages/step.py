@@ -68,5 +68,7 @@ class ModelRunnerOutput(msgspec.Struct, frozen=True):
     """Requests that failed on their own in this step; the others are unharmed."""
     error_params: dict[str, str] = {}
     """Of those that failed by what they ask for: the field that asks for it."""
+    corrupted: set[str] = set()
+    """Of those that failed: because the model gave logits that are no numbers."""
     grammar_ended: set[str] = set()
     """Requests whose grammar allows nothing after the token sampled in this step."""

@@ -1,4 +1,4 @@
-"""What the HTTP server measures beside the engine: its requests, its keys, sleep and wake.
+"""What the HTTP server measures beside the engine: requests, keys, calls of tools, sleep.
 
 Labels come from closed sets: patterns of routes, known methods, names of keys in the key file.
 """
@@ -101,6 +101,29 @@ class KeyMetrics:
     def count_rejection(self, key: str, reason: str) -> None:
         """A request was refused because a limit of the key was reached."""
         self._rejections.labels(self._model_name, key, reason).inc()
+
+
+class ToolMetrics:
+    """What reading answers for calls of tools came to."""
+
+    def __init__(self, registry: CollectorRegistry, prefix: str, model_name: str) -> None:
+        read = Counter(
+            f"{prefix}:tool_call_parser_invocations",
+            "Answers read for calls of tools, by what was found; one for each choice.",
+            ("model_name", "mode", "outcome", "request_type"),
+            registry=registry,
+        )
+        self._read = {
+            (mode == "streaming", outcome == "tool_call"): read.labels(
+                model_name, mode, outcome, "chat_completions"
+            )
+            for mode in ("streaming", "non_streaming")
+            for outcome in ("tool_call", "no_tool_call")
+        }
+
+    def record(self, is_streamed: bool, has_called: bool) -> None:
+        """A choice that may hold calls has ended."""
+        self._read[is_streamed, has_called].inc()
 
 
 class SleepMetrics:

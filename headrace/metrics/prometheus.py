@@ -11,7 +11,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from headrace.config.engine import EngineConfig
 from headrace.messages.outputs import FinishReason, SchedulerStats
-from headrace.metrics.http_metrics import HttpMetrics, KeyMetrics, SleepMetrics
+from headrace.metrics.http_metrics import HttpMetrics, KeyMetrics, SleepMetrics, ToolMetrics
+from headrace.metrics.kv_block_metrics import KVBlockMetrics
 from headrace.metrics.reader import read_metrics
 from headrace.metrics.records import Metric
 from headrace.metrics.stats import FinishedRequestStats, IterationStats
@@ -39,6 +40,10 @@ _CORE_COUNTERS = {
     "prefix_cache_queries": ("prefix_cache_queries", "Tokens looked up in the prefix cache."),
     "prefix_cache_hits": ("prefix_cache_hits", "Tokens found in the prefix cache."),
     "num_preemptions": ("num_preemptions", "Requests put back to make room for older ones."),
+    "corrupted_requests": (
+        "num_corrupted",
+        "Requests ended because the model gave logits that are no numbers.",
+    ),
 }
 
 # the same, when tokens are guessed
@@ -73,9 +78,12 @@ class PrometheusStatLogger:
         self._make_times()
         self.http = HttpMetrics(self.registry)
         self.keys = KeyMetrics(self.registry, prefix, self._model_name)
-        self.sleep = SleepMetrics(
-            self.registry, prefix, dict(zip(LABELS, self._labels, strict=True))
-        )
+        self.tools = ToolMetrics(self.registry, prefix, self._model_name)
+        labels = dict(zip(LABELS, self._labels, strict=True))
+        self.sleep = SleepMetrics(self.registry, prefix, labels)
+        self._kv_blocks = None
+        if config.cache.kv_cache_metrics_sample is not None:
+            self._kv_blocks = KVBlockMetrics(self.registry, prefix, labels)
         self._last_stats = SchedulerStats()
 
     def render(self) -> bytes:
@@ -99,6 +107,8 @@ class PrometheusStatLogger:
         now_at = scheduler.num_accepted_tokens_per_pos
         for counter, now, before in zip(self._accepted_at, now_at, last_at, strict=False):
             counter.inc(max(0, now - before))
+        if self._kv_blocks is not None and scheduler.kv_block_times is not None:
+            self._kv_blocks.record(scheduler.kv_block_times)
         self._last_stats = scheduler
         if iteration.num_step_tokens:
             self._iteration_tokens.observe(iteration.num_step_tokens)
@@ -241,6 +251,11 @@ class PrometheusStatLogger:
         self._request_generation = self._histogram(
             "request_generation_tokens", "Generated tokens per request.", sizes
         )
+        self._request_max_generation = self._histogram(
+            "request_max_num_generation_tokens",
+            "Generated tokens of the longest of a request's n answers.",
+            sizes,
+        )
         self._request_max_tokens = self._histogram(
             "request_params_max_tokens", "The parameter max_tokens of requests.", sizes
         )
@@ -288,6 +303,8 @@ class PrometheusStatLogger:
         self._success[stats.finish_reason].inc()
         self._request_prompt.observe(stats.num_prompt_tokens)
         self._request_generation.observe(stats.num_generation_tokens)
+        if stats.max_num_generation_tokens is not None:
+            self._request_max_generation.observe(stats.max_num_generation_tokens)
         self._request_computed.observe(stats.num_prompt_tokens - stats.num_cached_tokens)
         self._request_n.observe(stats.n_param)
         self._request_preemptions.observe(stats.num_preemptions)

@@ -26,6 +26,8 @@ class FinishedRequestStats:
     decode_time: float | None = None
     inference_time: float | None = None
     time_per_output_token: float | None = None
+    max_num_generation_tokens: int | None = None
+    """Of the n requests that were asked for as one: those of the longest; set on the last."""
 
 
 @dataclass(slots=True)

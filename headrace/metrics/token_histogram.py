@@ -34,6 +34,11 @@ class TokenHistogram(Collector):
             counts[bisect_left(bounds, value)] += 1
             self._sum += value
 
+    def set_totals(self, counts: Sequence[int], sum: float) -> None:
+        """Take over what was counted elsewhere, by bucket, the one without a bound last."""
+        self._counts = list(counts)
+        self._sum = sum
+
     def collect(self) -> Iterator[Metric]:
         """The histogram as Prometheus reads it: each bucket holds those below it, too."""
         family = HistogramMetricFamily(self._name, self._help, labels=list(self._labels))

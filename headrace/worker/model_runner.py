@@ -13,7 +13,7 @@ from headrace.ops.ops import F32, Executable
 from headrace.worker.draft_rows import DraftRows, cut
 from headrace.worker.grammar_masks import StepMasks
 from headrace.worker.input_batch import InputBatch, PreparedStep, RequestRow
-from headrace.worker.sampler import NOTHING_ALLOWED, Sampler
+from headrace.worker.sampler import NOT_NUMBERS, NOTHING_ALLOWED, Sampler
 
 LOGITS_BYTES = 64 << 20
 """Logits are made and used in slices of about this size: 128 rows of 262k are 134 MB."""
@@ -123,6 +123,8 @@ class ModelRunner:
                 param = "structured_outputs" if has_grammar else "allowed_token_ids"
             if error is not None:
                 errors[request.request_id] = error
+                if error.startswith(NOT_NUMBERS):
+                    output.corrupted.add(request.request_id)
                 if param is not None:
                     output.error_params[request.request_id] = param
                 chosen.append(-1)
@@ -160,5 +162,7 @@ class ModelRunner:
                 entries += self.sampler.prompt_logprobs(logits, ids, count)
             except EngineGenerateError as error:
                 output.errors[request.request_id] = str(error)
+                if str(error).startswith(NOT_NUMBERS):
+                    output.corrupted.add(request.request_id)
                 return
         output.prompt_logprobs[request.request_id] = entries

@@ -30,6 +30,8 @@ logger = make_logger(__name__)
 
 NOTHING_ALLOWED = "no token may be generated"
 """How the error of a row begins whose request rules out every token."""
+NOT_NUMBERS = "the model gave logits that are not numbers"
+"""How the error of a row begins in which there is a NaN or plus infinity."""
 _Record: TypeAlias = tuple[list[int], list[float], int]
 
 

@@ -152,6 +152,16 @@ def test_fault_of_one_request_ends_it_and_the_step_goes_on() -> None:
     assert debug_state(core)["blocks_in_use"] == 0
 
 
+def test_requests_that_ended_with_logits_that_are_no_numbers_are_counted() -> None:
+    executor = RecordingExecutor(errors={"bad": "no numbers", "odd": "something else"})
+    executor.corrupted.add("bad")
+    core = make_core(executor)
+    for request_id in ("good", "bad", "odd"):
+        core.add_request(make_core_request(request_id, [1, 2]))
+    run(core)
+    assert core.scheduler.stats().num_corrupted == 1
+
+
 def test_exception_of_the_executor_passes_through() -> None:
     executor = RecordingExecutor()
     core = make_core(executor)

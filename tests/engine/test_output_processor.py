@@ -385,6 +385,7 @@ def test_measurements_of_a_request_are_complete(tokenizer: Tokenizer) -> None:
     assert (finished.max_tokens_param, finished.n_param) == (100, 1)
     assert (finished.queue_time, finished.prefill_time, finished.decode_time) == (1.0, 2.0, 6.0)
     assert (finished.inference_time, finished.time_per_output_token) == (8.0, 3.0)
+    assert finished.max_num_generation_tokens == 3
     metrics = bench.sink.outputs[-1].metrics
     assert metrics is not None
     assert (metrics.queue_time, metrics.prefill_time, metrics.decode_time) == (1.0, 2.0, 6.0)
@@ -406,6 +407,8 @@ def test_requests_let_go_are_counted_once_the_core_has_told_of_them(tokenizer: T
     bench.part(ledger=RequestLedger(1.0, 2.0, 100.5, 102.5, 3, 0, 4, 1))
     assert [one.finish_reason for one in bench.iteration.finished] == ["abort", "abort"]
     assert [one.decode_time for one in bench.iteration.finished] == [2.0, 2.0]
+    # The longest of both is told with the last one.
+    assert [one.max_num_generation_tokens for one in bench.iteration.finished] == [None, 4]
     # Both children's accounts are in, with what was generated while nobody listened.
     assert (metrics.num_prefill_tokens, metrics.num_generation_tokens) == (6, 8)
     assert (metrics.num_preemptions, metrics.decode_time) == (2, 2.0)

@@ -10,6 +10,7 @@ from tests.server.fakes import make_config
 NAMES = [
     "headrace:admission_rejections",
     "headrace:cache_config_info",
+    "headrace:corrupted_requests",
     "headrace:e2e_request_latency_seconds",
     "headrace:engine_sleep_state",
     "headrace:generation_tokens",
@@ -33,6 +34,7 @@ NAMES = [
     "headrace:request_decode_time_seconds",
     "headrace:request_generation_tokens",
     "headrace:request_inference_time_seconds",
+    "headrace:request_max_num_generation_tokens",
     "headrace:request_num_preemptions",
     "headrace:request_params_max_tokens",
     "headrace:request_params_n",
@@ -45,6 +47,7 @@ NAMES = [
     "headrace:sleep_mode_operation_duration_seconds",
     "headrace:sleep_mode_operations_in_flight",
     "headrace:time_to_first_token_seconds",
+    "headrace:tool_call_parser_invocations",
     "http_request_duration_highr_seconds",
     "http_request_duration_seconds",
     "http_request_size_bytes",
@@ -106,6 +109,15 @@ def test_totals_of_the_core_are_added_once() -> None:
         logger.record(SchedulerStats(prefix_cache_hits=hits), IterationStats())
     assert value(logger, "prefix_cache_hits_total") == 9
     assert value(logger, "iteration_tokens_total_count") == 0
+
+
+def test_longest_of_the_answers_to_a_request_is_recorded_once() -> None:
+    logger = PrometheusStatLogger(make_config())
+    parts = [finished(), finished(max_num_generation_tokens=9)]
+    logger.record(SchedulerStats(num_corrupted=2), IterationStats(finished=parts))
+    assert value(logger, "request_max_num_generation_tokens_count") == 1
+    assert value(logger, "request_max_num_generation_tokens_sum") == 9
+    assert value(logger, "corrupted_requests_total") == 2
 
 
 def test_every_way_to_end_has_a_counter_from_the_start() -> None:

@@ -10,9 +10,11 @@ import httpx
 import pytest
 
 from headrace.errors import ConfigError
+from headrace.metrics.prometheus import PrometheusStatLogger
+from headrace.server.app import build_app
 from headrace.server.settings.server import ServerSettings
 from tests.server.conftest import check_error, frames_of
-from tests.server.fakes import EOS, FakeEngine, say
+from tests.server.fakes import EOS, FakeEngine, make_config, say
 
 URL = "/v1/chat/completions"
 HELLO: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}]}
@@ -477,3 +479,26 @@ async def test_marks_that_are_special_tokens_are_kept_in_the_text(client_of: Cli
 def test_unknown_parser_stops_the_start() -> None:
     with pytest.raises(ConfigError, match=r"tool_call_parser must be one of auto, .*hermes"):
         ServerSettings(tool_call_parser="nonsense")
+
+
+async def test_answers_read_for_calls_are_counted_by_what_was_found() -> None:
+    metrics = PrometheusStatLogger(make_config())
+    for text, stream in ((CALL, False), (CALL, True), ("Hello", True), (TWO, False)):
+        app = build_app(engine_that_says(text), ServerSettings(), metrics)
+        transport = httpx.ASGITransport(app=app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            assert (await ask(client, stream=stream, n=2)).status_code == 200
+            assert (await ask(client, stream=stream, tool_choice="none")).status_code == 200
+    found = {
+        (mode, outcome): metrics.registry.get_sample_value(
+            "headrace:tool_call_parser_invocations_total",
+            {"model_name": "tiny", "mode": mode, "outcome": outcome,
+             "request_type": "chat_completions"},
+        )
+        for mode in ("streaming", "non_streaming")
+        for outcome in ("tool_call", "no_tool_call")
+    }  # fmt: skip
+    assert found == {
+        ("streaming", "tool_call"): 2, ("streaming", "no_tool_call"): 2,
+        ("non_streaming", "tool_call"): 4, ("non_streaming", "no_tool_call"): 0,
+    }  # fmt: skip

@@ -153,3 +153,20 @@ def test_masks_are_found_while_the_model_runs(
     monkeypatch.setattr(runner.grammars, "begin", begin_late)
     assert runner.add(b=LINE.format("b")).sampled_token_ids == {"b": [1]}
     assert seen == [False, True]  # begun before the model, waited for behind it
+
+
+def test_logits_that_are_no_numbers_end_their_request_and_are_told(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = runner.model.logits
+
+    def logits(rows: Any) -> Any:
+        values = good(rows)
+        values[0, 7] = np.nan
+        return values
+
+    monkeypatch.setattr(runner.model, "logits", logits)
+    output = runner.add(bad=None, good=None)
+    assert set(output.errors) == output.corrupted == {"bad"}
+    assert output.sampled_token_ids == {"good": [39]}
+    assert runner.step("good").corrupted == {"good"}

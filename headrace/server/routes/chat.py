@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from msgspec import UNSET
 from starlette.requests import Request
@@ -55,6 +56,7 @@ class ChatPlan(AnswerPlan):
         role: who speaks the answer.
         echoed: text the answer begins with (`echo`), usually nothing.
         parsing: how the text of the answers is read.
+        count_calls: told at the end of each answer that may hold calls whether it does.
     """
 
     body: ChatRequest
@@ -63,6 +65,7 @@ class ChatPlan(AnswerPlan):
     role: str
     echoed: str
     parsing: ParsingPlan
+    count_calls: Callable[[bool], None] | None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -81,7 +84,7 @@ class ChatPlan(AnswerPlan):
 
     def reader(self) -> AnswerReader:
         """What reads one choice."""
-        return AnswerReader(self.parsing, tokenizer_of(self.engine), self.tally)
+        return AnswerReader(self.parsing, tokenizer_of(self.engine), self.tally, self.count_calls)
 
     def logprobs(self, writer: LogprobWriter, answer: CompletionOutput) -> ChatLogprobs | None:
         """Log-probabilities of an answer or a piece of it, when asked for."""
@@ -135,6 +138,9 @@ async def plan_chat(state: ServerState, request: Request, body: ChatRequest) -> 
         role=str(last.get("role")) if continues else settings.response_role,
         echoed=_echoed(body),
         parsing=parsing,
+        count_calls=None
+        if state.metrics is None
+        else partial(state.metrics.tools.record, bool(body.stream)),
     )
 
 

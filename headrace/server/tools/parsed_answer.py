@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from headrace.outputs import CompletionOutput
@@ -99,11 +99,19 @@ class AnswerReader:
     Args:
         tokenizer: to count the tokens of thoughts with.
         tally: where they are counted.
+        on_end: told at the end, where tools may be called, whether one was.
     """
 
-    def __init__(self, plan: ParsingPlan, tokenizer: Tokenizer | None, tally: Tally) -> None:
+    def __init__(
+        self,
+        plan: ParsingPlan,
+        tokenizer: Tokenizer | None,
+        tally: Tally,
+        on_end: Callable[[bool], None] | None = None,
+    ) -> None:
         self._plan = plan
         self._tally = tally
+        self._on_end = on_end if plan.tools is not None else None
         self._num_calls = 0
         self._counter: ReasoningCounter | None = None
         reasoning, tools = plan.reasoning, plan.tools
@@ -136,6 +144,8 @@ class AnswerReader:
         piece = Piece()
         for event in joined(events) if len(events) > 1 else events:
             self._put(event, piece)
+        if is_last and self._on_end is not None:
+            self._on_end(self._num_calls > 0)
         return piece
 
     def _count(self, token_ids: Sequence[int]) -> None:
