@@ -73,17 +73,21 @@ class KeywordWriter:
         parameters = parameters_of(tool, self._max_depth)
         # From each place: what may come first there, and what may come behind others.
         last = len(parameters)
-        self.rules += [f"{name}_first_{last}: {quoted('')}", f"{name}_more_{last}: {quoted('')}"]
+        self.rules.append(f"{name}_more_{last}: {quoted('')}")
         for i, parameter in enumerate(parameters):
-            self.rules.append(f"{name}_{i}: {self._parameter(tool, parameter)}")
-            first = f"{name}_{i} {name}_more_{i + 1}"
             more = f"{quoted(', ')} {name}_{i}"
+            self.rules += [
+                f"{name}_{i}: {self._parameter(tool, parameter)}",
+                f"{name}_more_{i}: {more if parameter.is_required else f'({more})?'} "
+                f"{name}_more_{i + 1}",
+            ]
+        for i, parameter in enumerate(parameters):
+            first = f"{name}_first_{i}: {name}_{i} {name}_more_{i + 1}"
             if parameter.is_required:
-                self.rules.append(f"{name}_first_{i}: {first}")
-                self.rules.append(f"{name}_more_{i}: {more} {name}_more_{i + 1}")
-            else:
-                self.rules.append(f"{name}_first_{i}: {first} | {name}_first_{i + 1}")
-                self.rules.append(f"{name}_more_{i}: ({more})? {name}_more_{i + 1}")
+                self.rules.append(first)
+                return f"{name}_first_0"
+            self.rules.append(f"{first} | {name}_first_{i + 1}")
+        self.rules.append(f"{name}_first_{last}: {quoted('')}")
         return f"{name}_first_0"
 
     def _parameter(self, tool: Tool, parameter: Parameter) -> str:
