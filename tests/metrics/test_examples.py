@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -36,7 +37,9 @@ def expressions() -> list[str]:
 @pytest.fixture(scope="module")
 def samples() -> dict[str, set[str]]:
     """Names of all samples -> their labels, once everything has happened."""
-    logger = PrometheusStatLogger(make_config())
+    config = make_config()
+    cache = msgspec.structs.replace(config.cache, kv_cache_metrics_sample=0.01)
+    logger = PrometheusStatLogger(msgspec.structs.replace(config, cache=cache))
     logger.record(SchedulerStats(), IterationStats())
     logger.count_rejection("max_num_queued_reqs")
     logger.http.record("GET", "/x", 200, 0.1, 1, 1)
