@@ -52,6 +52,8 @@ class ServerState:
     open_requests: OpenRequests = field(default_factory=OpenRequests)
     progress_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by who asks the engine how far requests are."""
+    parse_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by who parses a large body."""
 
     _cut: asyncio.Future[None] | None = None
 

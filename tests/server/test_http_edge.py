@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from headrace.errors import ConfigError
-from headrace.server.http.body import json_depth
+from headrace.errors import ConfigError, ValidationError
+from headrace.server.http.body import check_structure
 from headrace.server.settings.server import ServerSettings
 from tests.server.conftest import check_error
 from tests.server.fakes import FakeEngine
@@ -92,7 +92,12 @@ async def test_deeply_nested_body_is_a_400(client: httpx.AsyncClient, depth: int
 async def test_brackets_inside_strings_are_not_depth(client: httpx.AsyncClient) -> None:
     answer = await client.post("/v1/completions", json={"prompt": '\\"[{' * 100})
     assert answer.status_code == 200
-    assert json_depth(json.dumps({"a": ['"\\[[['], "b": {"c": []}}).encode()) == 3
+    body = json.dumps({"a": ['"\\[[['], "b": {"c": []}}).encode()
+    check_structure(body, 3, 5)
+    with pytest.raises(ValidationError, match="more than 2 deep"):
+        check_structure(body, 2, 5)
+    with pytest.raises(ValidationError, match="more than 4 values"):
+        check_structure(body, 3, 4)
 
 
 async def test_body_over_the_limit_is_a_413(engine: FakeEngine, client_of: ClientOf) -> None:

@@ -1,4 +1,4 @@
-"""From the bytes of a request to its typed record, within limits of size and depth.
+"""From the bytes of a request to its typed record, within limits of size, number and depth.
 
 JSON is read strictly: no NaN or Infinity, no lone surrogates. Fields that no record knows are
 reported, never dropped in silence.
@@ -10,7 +10,6 @@ import asyncio
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -21,6 +20,7 @@ from headrace.config.args import nearest
 from headrace.errors import ValidationError, shown
 from headrace.server.errors import BodyTimeoutError, BodyTooLargeError, server_is_ending
 from headrace.server.protocol.common import RequestRecord
+from headrace.server.settings.limits import LimitSettings
 from headrace.server.state import ServerState
 
 WARNINGS_HEADER = "X-Headrace-Warnings"
@@ -28,13 +28,22 @@ STRICT_HEADER = "x-strict"
 MAX_REPORTED_FIELDS = 20
 THREAD_FROM = 64 << 10
 """Bodies of this many bytes and more are parsed off the event loop."""
+ALONE_FROM = 1 << 20
+"""Bodies of this many bytes and more are parsed one at a time: what that takes does not add up."""
+DECODED = "headrace.decoded_body"
+"""Key of a request's scope: its body and what it decodes to, where that is known already."""
 
 GZIP = 16 + zlib.MAX_WBITS
 """How zlib is told that its data has the head and the tail of gzip."""
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound=RequestRecord)
-_OPENERS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
+_STRUCTURE = re.compile(
+    rb'(?:[^"\[\]{},]++|"[^"\\]*+(?:\\.[^"\\]*+)*+"?|,\s*+(?=[-0-9])){0,4096}+([\[{,\]}]|)',
+    re.DOTALL,
+)
+"""A bracket, or a comma with no number behind it, outside of strings; what stands before is passed
+over. A string that never ends is one up to the end, or each quote would be tried as its begin."""
 
 
 async def read_body(
@@ -47,12 +56,15 @@ async def read_body(
         UnsupportedError: a known field that this version cannot serve.
         Else as `read_bytes`.
     """
-    body = await read_bytes(request, state)
+    body, data = request.scope.pop(DECODED, None) or (await read_bytes(request, state), None)
     settings = state.settings
     is_strict = settings.strict_requests or request.headers.get(STRICT_HEADER) == "1"
-    return await off_loop(
-        body, partial(parse_record, body, model, settings.max_json_depth, is_strict=is_strict)
-    )
+
+    def parse() -> tuple[Model, dict[str, str]]:
+        found = parse_json(body, settings) if data is None else data
+        return parse_record(found, body, model, is_strict=is_strict)
+
+    return await off_loop(body, state, parse)
 
 
 async def read_bytes(request: Request, state: ServerState) -> bytes:
@@ -114,21 +126,31 @@ def _unpack(body: bytes, limit: int) -> bytes:
     return plain
 
 
-async def off_loop(body: bytes, work: Callable[[], T]) -> T:
-    """The result of work on a body; for large ones it is done in a thread."""
-    return work() if len(body) < THREAD_FROM else await asyncio.to_thread(work)
+async def off_loop(body: bytes, state: ServerState, work: Callable[[], T]) -> T:
+    """The result of work on a body; for large ones it is done in a thread, for the largest one
+    after the other."""
+    if len(body) < THREAD_FROM:
+        return work()
+    if len(body) < ALONE_FROM:
+        return await asyncio.to_thread(work)
+    async with state.parse_lock:
+        return await asyncio.to_thread(work)
 
 
 def parse_record(
-    body: bytes, model: type[Model], max_depth: int, *, is_strict: bool
+    data: dict[str, Any], body: bytes, model: type[Model], *, is_strict: bool
 ) -> tuple[Model, dict[str, str]]:
-    """The record that a body holds, and headers to answer with.
+    """The record of a body, and headers to answer with.
+
+    Args:
+        data: what the bytes of the body decode to.
 
     Raises:
         ValidationError, pydantic.ValidationError, UnsupportedError: as `read_body` says.
     """
-    record = model.model_validate(parse_json(body, max_depth))
+    record = model.model_validate(data)
     record.settle_known_extras()
+    record.note_body(body)
     unknown = list(unknown_fields(record))
     if not unknown:
         return record, {}
@@ -151,14 +173,18 @@ def with_warning(headers: Mapping[str, str], text: str) -> dict[str, str]:
     return {**headers, WARNINGS_HEADER: text if before is None else f"{before}; {text}"}
 
 
-def parse_json(body: bytes, max_depth: int) -> dict[str, Any]:
+def parse_json(body: bytes, limits: LimitSettings) -> dict[str, Any]:
     """A JSON object.
 
     Raises:
-        ValidationError: not JSON, not an object, or nested too deep.
+        ValidationError: not JSON, not an object, nested too deep, or of too many values.
     """
-    if body.count(b"[") + body.count(b"{") > max_depth and json_depth(body) > max_depth:
-        raise ValidationError(f"the body is nested more than {max_depth} deep")
+    num_openers = body.count(b"[") + body.count(b"{")
+    if (
+        num_openers > limits.max_json_depth
+        or num_openers + body.count(b",") > limits.max_json_values
+    ):
+        check_structure(body, limits.max_json_depth, limits.max_json_values)
     try:
         data = msgspec.json.decode(body)
     except (msgspec.DecodeError, RecursionError) as error:
@@ -171,17 +197,33 @@ def parse_json(body: bytes, max_depth: int) -> dict[str, Any]:
     return data
 
 
-def json_depth(body: bytes) -> int:
-    """How deep brackets are nested outside of strings; linear in the length."""
-    depth = deepest = 0
-    for match in _OPENERS.finditer(body):
-        first = body[match.start()]
-        if first in b"[{":
+def check_structure(body: bytes, max_depth: int, max_values: int) -> None:
+    """Count without decoding, up to the first limit that is passed; linear in the length.
+
+    Every value but the first begins behind a bracket or a comma. Numbers that follow a comma are
+    not counted: prompts of token ids may fill a body, and take little memory.
+
+    Raises:
+        ValidationError: names the limit.
+    """
+    depth = num_values = 0
+    for match in _STRUCTURE.finditer(body):
+        mark = match[1]
+        if mark in (b"[", b"{"):
             depth += 1
-            deepest = max(deepest, depth)
-        elif first in b"]}":
+            num_values += 1
+            if depth > max_depth:
+                raise ValidationError(
+                    f"the body is nested more than {max_depth} deep (--max-json-depth)"
+                )
+        elif mark == b",":
+            num_values += 1
+        elif mark:
             depth -= 1
-    return deepest
+        if num_values > max_values:
+            raise ValidationError(
+                f"the body holds more than {max_values} values (--max-json-values)"
+            )
 
 
 def unknown_fields(record: RequestRecord, prefix: str = "") -> Iterator[tuple[str, str, list[str]]]:

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from pydantic import Field
 
 from headrace.errors import ValidationError
-from headrace.server.protocol.common import REFUSED, GenerationRequest, Usage
+from headrace.server.protocol.common import REFUSED, GenerationRequest, ListOf, Usage
 
 MESSAGE_SHAPE: dict[str, Any] = {
     "type": "object",
@@ -46,12 +46,12 @@ class ChatRequest(GenerationRequest):
         "media_io_kwargs": (), "mm_processor_kwargs": (),
     }  # fmt: skip
 
-    messages: Annotated[list[dict[str, Any]], Field(json_schema_extra={"items": MESSAGE_SHAPE})]
+    messages: Annotated[ListOf[dict[str, Any]], Field(json_schema_extra={"items": MESSAGE_SHAPE})]
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: ListOf[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = (
@@ -61,7 +61,7 @@ class ChatRequest(GenerationRequest):
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     add_special_tokens: bool | None = None
-    documents: list[dict[str, Any]] | None = None
+    documents: ListOf[dict[str, Any]] | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_prompt_text: bool | None = None
@@ -82,7 +82,7 @@ class BatchChatRequest(ChatRequest):
     """Several conversations with the options of one."""
 
     messages: Annotated[  # type: ignore[assignment]
-        list[list[dict[str, Any]]],
+        ListOf[ListOf[dict[str, Any]]],
         Field(json_schema_extra={"items": {"type": "array", "items": MESSAGE_SHAPE}}),
     ]
 

@@ -7,7 +7,7 @@ the business of `SamplingParams`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,6 +15,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from headrace.errors import UnsupportedError
 from headrace.server.protocol.usage import UsageDetails
+
+T = TypeVar("T")
+ListOf: TypeAlias = Annotated[list[T], Field(fail_fast=True)]
+"""A list of which the first wrong item is told: a million complaints take seconds and gigabytes."""
 
 LABELS = frozenset({
     "user", "metadata", "safety_identifier", "prompt_cache_key", "prompt_cache_retention",
@@ -59,6 +63,9 @@ class RequestRecord(BaseModel):
                     why = "is not supported; use structured_outputs"
                 raise UnsupportedError(f"{name} {why}", param=name)
 
+    def note_body(self, body: bytes) -> None:
+        """Keep of the bytes of the body what is needed later; of most requests nothing."""
+
 
 CacheSalt: TypeAlias = Annotated[
     str, Field(min_length=1, max_length=128, pattern=r"^[^@/\\\x00]+$")
@@ -78,8 +85,8 @@ class ResponseFormat(RequestRecord):
 
     type: str
     json_schema: dict[str, Any] | None = None
-    structures: list[Any] | None = None
-    triggers: list[Any] | None = None
+    structures: ListOf[Any] | None = None
+    triggers: ListOf[Any] | None = None
     format: dict[str, Any] | None = None
     """With the type structural_tag: this, or structures and triggers."""
 
@@ -91,7 +98,7 @@ class StructuredOutputs(BaseModel):
 
     json_: Annotated[str | dict[str, Any] | None, Field(alias="json")] = None
     regex: str | None = None
-    choice: list[str] | None = None
+    choice: ListOf[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
     structural_tag: str | dict[str, Any] | None = None
@@ -110,7 +117,7 @@ class GenerationRequest(RequestRecord):
     stream_options: StreamOptions | None = None
     n: int | None = None
     seed: int | None = None
-    stop: str | list[str] | None = None
+    stop: str | ListOf[str] | None = None
     temperature: float | None = None
     top_p: float | None = None
     presence_penalty: float | None = None
@@ -120,7 +127,7 @@ class GenerationRequest(RequestRecord):
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
-    stop_token_ids: list[int] | None = None
+    stop_token_ids: ListOf[int] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
@@ -128,14 +135,14 @@ class GenerationRequest(RequestRecord):
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     prompt_logprobs: int | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
+    allowed_token_ids: ListOf[int] | None = None
+    bad_words: ListOf[str] | None = None
     truncate_prompt_tokens: Annotated[int, Field(ge=-1)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     stream_interval: int | None = None
     thinking_token_budget: int | None = None
     repetition_detection: dict[str, Any] | None = None
-    logprob_token_ids: list[int] | None = None
+    logprob_token_ids: ListOf[int] | None = None
     vllm_xargs: dict[str, Any] | None = None
     """Words for custom logits processors: their `SamplingParams.extra_args`."""
     use_beam_search: bool | None = None

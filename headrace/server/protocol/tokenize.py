@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.server.protocol.common import RequestRecord
+from headrace.server.protocol.common import ListOf, RequestRecord
 
 
 class TokenizeRequest(RequestRecord):
@@ -14,14 +14,14 @@ class TokenizeRequest(RequestRecord):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: ListOf[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: ListOf[dict[str, Any]] | None = None
 
 
 class TokenizeResponse(msgspec.Struct):
@@ -49,7 +49,7 @@ class DetokenizeRequest(RequestRecord):
     """Token ids."""
 
     model: str | None = None
-    tokens: list[Any]
+    tokens: ListOf[Any]
 
 
 class DetokenizeResponse(msgspec.Struct):

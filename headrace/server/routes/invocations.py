@@ -8,10 +8,9 @@ from typing import TypeAlias
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message
 
 from headrace.errors import ValidationError
-from headrace.server.http.body import off_loop, parse_json, read_bytes
+from headrace.server.http.body import DECODED, off_loop, parse_json, read_bytes
 from headrace.server.state import ServerState
 
 Answer: TypeAlias = Callable[[ServerState, Request], Awaitable[Response]]
@@ -27,21 +26,10 @@ async def invoke(state: ServerState, request: Request, answers: Mapping[str, Ans
         ValidationError: none of them is there. Else what the route raises.
     """
     raw = await read_bytes(request, state)
-    depth = state.settings.max_json_depth
-    body = await off_loop(raw, partial(parse_json, raw, depth))
+    body = await off_loop(raw, state, partial(parse_json, raw, state.settings))
     found = [field for field in answers if body.get(field) is not None]
     if not found:
         raise ValidationError(f"the body needs one of the fields {', '.join(answers)}")
-    scope = dict(request.scope)
-    scope["headers"] = [pair for pair in scope["headers"] if pair[0] != b"content-encoding"]
-    return await answers[found[0]](state, Request(scope, _replay(raw, request)))
-
-
-def _replay(raw: bytes, request: Request) -> Callable[[], Awaitable[Message]]:
-    """A `receive` that gives the body once more, and then what comes after it."""
-    messages: list[Message] = [{"type": "http.request", "body": raw, "more_body": False}]
-
-    async def receive() -> Message:
-        return messages.pop() if messages else await request.receive()
-
-    return receive
+    request.scope[DECODED] = raw, body
+    del raw, body  # they need not stay until the answer is there
+    return await answers[found[0]](state, request)

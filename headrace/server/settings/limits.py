@@ -38,6 +38,12 @@ class LimitSettings:
         32 << 20, "Most bytes of a request's body, unpacked.", group="Limits", kind="size"
     )
     max_json_depth: int = option(128, "Deepest nesting of a request's JSON.", group="Limits")
+    max_json_values: int = option(
+        1_000_000,
+        "Most values in a request's JSON; numbers in lists, such as token ids, are not counted.",
+        group="Limits",
+        kind="size",
+    )
     max_prompts: int = option(1024, "Most prompts in one request.", group="Limits", kind="size")
     max_choices: int = option(
         4096, "Most answers in one request: prompts times n.", group="Limits", kind="size"
@@ -61,6 +67,7 @@ class LimitSettings:
             ("max_header_count", 1, 2**31),
             ("max_body_size", 1, 2**40),
             ("max_json_depth", 1, 500),
+            ("max_json_values", 1, 2**31),
             ("max_prompts", 1, 2**31),
             ("max_choices", 1, 2**31),
             ("max_stop_strings", 0, 2**31),
