@@ -15,6 +15,7 @@ import uvicorn
 from headrace.server.app import build_app
 from headrace.server.http.http_protocol import make_protocol
 from headrace.server.settings.server import ServerSettings
+from tests.server.conftest import until
 from tests.server.fakes import FakeEngine
 
 BODY = json.dumps({"prompt": "a"}).encode()
@@ -62,6 +63,21 @@ class Client:
             headers = dict(line.lower().split(": ", 1) for line in lines)
             body = await self._reader.readexactly(int(headers["content-length"]))
         return int(first.split()[1]), headers, json.loads(body)
+
+    async def line(self) -> bytes:
+        async with asyncio.timeout(10):
+            return await self._reader.readline()
+
+    async def rest(self) -> bytes:
+        """All that comes until the connection ends."""
+        async with asyncio.timeout(10):
+            try:
+                return await self._reader.read()
+            finally:
+                await self.close()
+
+    def close_sending(self) -> None:
+        self._writer.write_eof()
 
     async def is_closed(self) -> bool:
         async with asyncio.timeout(10):
@@ -189,6 +205,125 @@ async def test_what_is_no_http_gets_the_one_error_body(engine: FakeEngine, data:
         client = await Client.connect(port)
         await client.say(data)
         await refused(client, 400, "not HTTP")
+
+
+UPGRADES = [
+    b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAA\r\n",
+    b"Connection: keep-alive, upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n",
+    b"upgrade: a\r\nUpgrade: b/1\r\nConnection: upgrade\r\nExpect: 100-continue\r\n",
+]
+
+
+@pytest.mark.parametrize("upgrade", UPGRADES, ids=["h2c", "websocket", "two"])
+@pytest.mark.parametrize("is_chunked", [False, True])
+@pytest.mark.parametrize("size", [1, 50, 10_000])
+async def test_wish_for_another_protocol_is_ignored(
+    engine: FakeEngine,
+    caplog: pytest.LogCaptureFixture,
+    upgrade: bytes,
+    is_chunked: bool,
+    size: int,
+) -> None:
+    """RFC 9110, 7.8: Java's HttpClient and `curl --http2` ask so for HTTP/2."""
+    head, body = WHOLE.split(b"\r\n\r\n")
+    if is_chunked:
+        head = POST + b"transfer-encoding: chunked"
+        body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    get = b"GET /version HTTP/1.1\r\nhost: x\r\n" + upgrade.partition(b"Expect")[0] + b"\r\n"
+    whole = head + b"\r\n" + upgrade + b"\r\n" + body + get + WHOLE
+    async with listening(engine) as port:
+        client = await Client.connect(port)
+        for i in range(0, len(whole), size):
+            await client.say(whole[i : i + size])
+        if b"Expect" in upgrade:
+            assert await client.line() == b"HTTP/1.1 100 Continue\r\n"
+            assert await client.line() == b"\r\n"
+        status, _, answer = await client.answer()
+        assert (status, answer["choices"][0]["text"]) == (200, "Hello")
+        assert list((await client.answer())[2]) == ["version"]
+        assert (await client.answer())[0] == 200
+        await client.close()
+    assert [prompt.prompt for _, prompt, *_ in engine.seen] == ["a", "a"]
+    assert not caplog.records
+
+
+async def test_connect_is_refused_and_what_follows_is_dropped(engine: FakeEngine) -> None:
+    async with listening(engine) as port:
+        client = await Client.connect(port)
+        await client.say(b"CONNECT x:443 HTTP/1.1\r\nhost: x\r\n\r\n" + WHOLE)
+        assert (await client.answer())[0] in (400, 404, 405)
+        await client.close()
+    assert not engine.seen
+
+
+CHUNKED = POST + b"transfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("chunk", [b"zz\r\n", b"ffffffffffffffffff\r\n", b"2\r\n{}x", b"-1\r\n"])
+@pytest.mark.parametrize("before", [b"", b"5\r\n{    \r\n"])
+async def test_broken_chunk_is_told(engine: FakeEngine, before: bytes, chunk: bytes) -> None:
+    async with listening(engine) as port:
+        client = await Client.connect(port)
+        await client.say(WHOLE)
+        assert (await client.answer())[0] == 200
+        await client.say(CHUNKED + before)
+        await asyncio.sleep(0.02)
+        await client.say(chunk)
+        await refused(client, 400, "not HTTP")
+
+
+async def test_broken_head_does_not_answer_the_request_before_it(engine: FakeEngine) -> None:
+    engine.gate.clear()
+    async with listening(engine) as port:
+        client = await Client.connect(port)
+        await client.say(WHOLE + b"\x16\x03 no HTTP\r\n\r\n")
+        assert await client.is_closed()  # without a byte: it would be taken for the answer
+
+
+def _is_frame(line: bytes) -> bool:
+    return line.startswith(b"data: ") or line == b"\n"
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+async def test_stream_to_a_client_of_http_1_0_is_ended_by_the_connection(
+    engine: FakeEngine, path: str
+) -> None:
+    """RFC 9112, 6.1: no chunks for who does not know them."""
+    body = json.dumps(
+        {"prompt": "a", "messages": [{"role": "user", "content": "a"}], "stream": True}
+    ).encode()
+    head = b"POST %b HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    async with listening(engine) as port:
+        client = await Client.connect(port)
+        await client.say(head % (path.encode(), len(body)) + body)
+        answer = await client.rest()
+    head, _, stream = answer.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head.lower()
+    assert b"connection: close" in head.lower()
+    assert all(map(_is_frame, stream.splitlines(keepends=True)))
+    assert stream.endswith(b"data: [DONE]\n\n")
+
+
+async def test_whole_answer_to_a_client_of_http_1_0_has_its_length(engine: FakeEngine) -> None:
+    async with listening(engine) as port:
+        client = await Client.connect(port)
+        await client.say(WHOLE.replace(b"HTTP/1.1", b"HTTP/1.0"))
+        status, headers, _ = await client.answer()
+        assert (status, headers["connection"]) == (200, "close")
+        assert await client.is_closed()
+
+
+async def test_client_that_closes_its_side_has_gone(engine: FakeEngine) -> None:
+    """A FIN is all that is seen of a client that closed, until something is written to it; to end
+    what nobody waits for matters more than the few clients that would still read."""
+    engine.gate.clear()
+    async with listening(engine) as port:
+        client = await Client.connect(port)
+        await client.say(WHOLE)
+        await until(lambda: bool(engine.live))
+        client.close_sending()
+        assert await client.is_closed()
+        await until(lambda: len(engine.aborted) == 1)
 
 
 def test_limit_of_connections_follows_the_limit_of_open_files() -> None:

@@ -9,10 +9,12 @@ import asyncio
 import resource
 from typing import Any, ClassVar
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from headrace.logger import make_logger
 from headrace.server.errors import ErrorInfo, encode_error
+from headrace.server.http.http_1_0 import EndedByClose
 from headrace.server.settings.limits import LimitSettings
 
 logger = make_logger(__name__)
@@ -71,7 +73,11 @@ class Bounded(HttpToolsProtocol):
         if self._is_refused:
             return
         was_in_head = self._is_in_head
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
         if was_in_head and self._is_in_head:
             # The first piece is not counted: it may hold the end of what came before.
             self._head_size += len(data)
@@ -80,6 +86,33 @@ class Bounded(HttpToolsProtocol):
         elif self._head_timer is None and (self.cycle is None or self.cycle.response_complete):
             # Bytes that are no request, or the rest of one that has its answer.
             self._wait_for_head()
+
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser, which stops where another protocol would begin. We know no other, so it
+        is to go on in this one (RFC 9110, 7.8): from the same head, without its wish."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as stop:
+                if not self._asks_for_upgrade:
+                    return
+                data = self._head_without_upgrade() + data[stop.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            else:
+                return
+
+    def _head_without_upgrade(self) -> bytes:
+        version = self.parser.get_http_version().encode()
+        lines = [b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, version)]
+        lines += [b"%b: %b" % pair for pair in self.headers if pair[0] != b"upgrade"]
+        return b"\r\n".join([*lines, b"", b""])
+
+    @property
+    def _asks_for_upgrade(self) -> bool:
+        """Whether the head that is read ends in such a wish. CONNECT, which is one as well, is
+        for the application to refuse."""
+        return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
 
     def on_message_begin(self) -> None:
         self._is_in_head = True
@@ -95,15 +128,17 @@ class Bounded(HttpToolsProtocol):
         )
         if size > limits.max_header_size or len(headers) > limits.max_header_count:
             self._refuse_head()
-        elif not self._is_refused:
+        elif not self._is_refused and not self._asks_for_upgrade:
             super().on_headers_complete()
+            if self.scope["http_version"] < "1.1":
+                EndedByClose.take_over(self.cycle)
 
     def on_body(self, body: bytes) -> None:
         if not self._is_refused:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        if not self._is_refused:
+        if not self._is_refused and not self._asks_for_upgrade:
             super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
@@ -147,8 +182,7 @@ class Bounded(HttpToolsProtocol):
             return
         self._is_refused = True
         self._head_has_come()
-        is_answering = self.cycle is not None and not self.cycle.response_complete
-        if not is_answering:  # else an answer of another request would be cut into
+        if self._end_unanswered():  # else an answer of another request would be cut into
             body = encode_error(ErrorInfo(message, kind, None, status))
             lines = [b"content-type: application/json", b"content-length: %d" % len(body),
                      b"connection: close"]  # fmt: skip
@@ -162,3 +196,15 @@ class Bounded(HttpToolsProtocol):
                 self.loop.call_later(LINGER_SECONDS, self.transport.close)
                 return
         self.transport.close()
+
+    def _end_unanswered(self) -> bool:
+        """Whether it is our turn to answer: no answer is under way or due, or only that of the
+        request whose body is refused, which ends here as if its client had gone."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return True
+        if self.pipeline or cycle.response_started or not cycle.more_body:
+            return False
+        cycle.disconnected = True
+        cycle.message_event.set()
+        return True
