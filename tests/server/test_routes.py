@@ -73,6 +73,45 @@ async def test_batch_with_an_unknown_model_or_a_full_queue_is_refused_before_ren
     assert not engine.renderer.calls
 
 
+@pytest.mark.parametrize(
+    ("limits", "param"),
+    [({"max_num_reqs": 2}, "messages"), ({"max_num_queued_reqs": 2}, "messages"),
+     ({"max_num_tokens": 60}, "max_tokens"), ({"max_num_queued_tokens": 20}, None)],
+)  # fmt: skip
+@pytest.mark.filterwarnings("error")
+async def test_batch_that_a_key_may_never_ask_is_refused_before_the_first_is_begun(
+    engine: FakeEngine, client_of: ClientOf, tmp_path: Path, limits: dict[str, int], param: Any
+) -> None:
+    """The first ones fitted, ran, and were aborted with the one too many, for ever."""
+    file = tmp_path / "keys.json"
+    file.write_text(json.dumps({"keys": [{"name": "bob", "key": "kb", "limits": limits}]}))
+    client = client_of(engine, api_key_file=str(file))
+    key = {"Authorization": "Bearer kb"}
+    body = {"messages": [HI] * 3, "max_tokens": 15}
+    error = check_error(await client.post(BATCH, json=body, headers=key), 400, param)
+    assert next(iter(limits)) in error["message"]
+    assert not engine.seen
+    fits = {**body, "messages": [HI]}
+    assert (await client.post(BATCH, json=fits, headers=key)).status_code == 200
+
+
+async def test_batch_whose_key_has_too_much_under_way_is_begun_by_none(
+    engine: FakeEngine, client_of: ClientOf, tmp_path: Path
+) -> None:
+    file = tmp_path / "keys.json"
+    limits = {"max_num_reqs": 3}
+    file.write_text(json.dumps({"keys": [{"name": "bob", "key": "kb", "limits": limits}]}))
+    client = client_of(engine, api_key_file=str(file))
+    key = {"Authorization": "Bearer kb"}
+    engine.gate.clear()
+    first = asyncio.create_task(client.post(BATCH, json={"messages": [HI] * 2}, headers=key))
+    await until(lambda: len(engine.live) == 2)
+    check_error(await client.post(BATCH, json={"messages": [HI] * 2}, headers=key), 429)
+    assert len(engine.seen) == 2
+    engine.gate.set()
+    assert (await first).status_code == 200
+
+
 async def test_failure_of_one_in_a_batch_releases_all(
     client: httpx.AsyncClient, engine: FakeEngine
 ) -> None:

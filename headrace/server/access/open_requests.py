@@ -149,11 +149,24 @@ class OpenRequests:
             KeyLimitError: with it the key would pass a limit.
             ValidationError: it alone would.
         """
-        use = self._use_of(request.caller)
+        self.check([request])
+        self._use_of(request.caller).requests[id(request)] = request
+
+    def check(self, requests: Sequence[OpenRequest]) -> None:
+        """Whether all of these, which are of one caller, may be opened.
+
+        Raises:
+            KeyLimitError: with them the key would pass a limit.
+            ValidationError: they alone would.
+        """
+        caller = requests[0].caller
         self._check(
-            request.caller, use, request.num_answers, request.num_queued_tokens, request.max_tokens
+            caller,
+            self._use_of(caller),
+            sum(one.num_answers for one in requests),
+            sum(one.num_queued_tokens for one in requests),
+            sum(one.max_tokens for one in requests),
         )
-        use.requests[id(request)] = request
 
     def close(self, request: OpenRequest) -> None:
         """Let go of a request. Idempotent."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from typing import Any, TypeVar
 
 from msgspec import UNSET
@@ -19,7 +19,7 @@ from headrace.server.http.body import read_body
 from headrace.server.protocol.chat import BatchChatRequest, ChatCompletion, ChatRequest
 from headrace.server.routes.chat import ChatPlan, plan_chat, whole_chat
 from headrace.server.state import ServerState
-from headrace.server.streams.live import unless_disconnected
+from headrace.server.streams.live import open_request, unless_disconnected
 
 T = TypeVar("T")
 _NOT_IN_A_BATCH = {
@@ -34,11 +34,17 @@ async def create_chat_batch(state: ServerState, request: Request) -> Response:
     body, headers = await read_body(request, BatchChatRequest, state)
     plans = await _plan(state, request, body)
     async with AsyncExitStack() as stack:
-        answers = []
-        for plan in plans:
-            with fields_as_sent(plan.body):
+        started = []
+        with fields_as_sent(body), _limits_name_conversations():
+            # Their sum, before the first is begun: one by one they might pass, and fail, for ever.
+            state.engine.check_admission(len(plans))
+            state.open_requests.check(
+                [open_request(state, request, plan.head.id, [plan.job]) for plan in plans]
+            )
+            for plan in plans:
                 live = await start_requests(state, request, plan.head.id, plan.body, [plan.job])
-            answers.append(whole_chat(plan, await stack.enter_async_context(live)))
+                started.append((plan, await stack.enter_async_context(live)))
+        answers = [whole_chat(plan, live) for plan, live in started]
         done = await unless_disconnected(request.receive, state.cut, _all(answers))
     return json_response(_joined(done), headers)
 
@@ -61,7 +67,8 @@ async def _plan(state: ServerState, request: Request, body: BatchChatRequest) ->
             param="messages",
         )
     state.model_name(body.model)
-    state.engine.check_admission(len(body.messages))
+    with _limits_name_conversations(), state.admit(request, len(body.messages)):
+        pass  # refused now, or each when it is rendered
     plans = []
     for index, conversation in enumerate(body.messages):
         try:
@@ -73,6 +80,20 @@ async def _plan(state: ServerState, request: Request, body: BatchChatRequest) ->
                 f"conversation {index}: {error}", param=f"messages.{index}"
             ) from None
     return plans
+
+
+@contextmanager
+def _limits_name_conversations() -> Iterator[None]:
+    """The number of answers is that of the conversations here.
+
+    Raises: what is raised inside.
+    """
+    try:
+        yield
+    except ValidationError as error:
+        if error.param == "n":
+            error.param = "messages"
+        raise
 
 
 def _one(body: BatchChatRequest, conversation: list[dict[str, Any]]) -> ChatRequest:

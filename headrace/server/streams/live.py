@@ -73,7 +73,7 @@ class LiveRequests:
         """
         engine, caller = state.engine, caller_of(request.scope)
         limit = timeout_ms(request.headers)
-        opened = _opened(state, request, id, jobs)
+        opened = open_request(state, request, id, jobs)
         state.open_requests.open(opened)
         live = cls(opened.streams, partial(state.open_requests.close, opened))
 
@@ -140,7 +140,8 @@ class LiveRequests:
         await self.aclose()
 
 
-def _opened(state: ServerState, request: Request, id: str, jobs: Sequence[Job]) -> OpenRequest:
+def open_request(state: ServerState, request: Request, id: str, jobs: Sequence[Job]) -> OpenRequest:
+    """What jobs, handed to the engine together, will take."""
     params = jobs[0].params
     lengths = [len(job.prompt.prompt_token_ids) for job in jobs]
     return OpenRequest(
