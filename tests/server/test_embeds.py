@@ -71,6 +71,14 @@ def test_bfloat16_is_widened() -> None:
     assert np.array_equal(decode(safetensors("BF16", BF16.tobytes())), expected)
 
 
+def huge_npy(shape: tuple[int, ...]) -> bytes:
+    """A .npy file of a shape that numpy makes no array of, without data."""
+    file = io.BytesIO()
+    header = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+    return file.getvalue()
+
+
 BAD = {
     "torch zip": (torch_file(is_zip=True), "a pickle, which is never read here: send what numpy"),
     "torch old": (torch_file(is_zip=False), "a pickle, which is never read here"),
@@ -87,6 +95,10 @@ BAD = {
     "safetensors cut": (safetensors("F16", ROWS.tobytes())[:-1], "offsets do not fit"),
     "safetensors shape": (safetensors("F16", ROWS.tobytes(), shape=[3, 5]), "is damaged"),
     "safetensors bad shape": (safetensors("F16", ROWS.tobytes(), shape="x"), "no usable shape"),
+    "npy empty": (npy(np.zeros((0, 4), np.float32)), "holds no numbers"),
+    "npy empty and huge": (huge_npy((0, 2**39, 2**39)), "holds no numbers"),
+    "safetensors empty": (safetensors("F32", b"", shape=[0, 2**39, 2**39]), "holds no numbers"),
+    "bfloat16 empty": (safetensors("BF16", b"", shape=[2, 0]), "holds no numbers"),
     "safetensors two": (
         (60).to_bytes(8, "little") + json.dumps({"a": {}, "b": {}}).ljust(60).encode(),
         "exactly one tensor",

@@ -135,6 +135,8 @@ def _take(data: bytes, start: int, shape: Any, dtype: np.dtype[Any]) -> Floats:
     sizes = list(shape) if isinstance(shape, (list, tuple)) else [-1]
     if len(sizes) > MAX_DIMS or not all(type(size) is int and 0 <= size < 2**40 for size in sizes):
         raise _Unreadable("has no usable shape")
+    if 0 in sizes:  # the others could be of any size: no array holds such a shape
+        raise _Unreadable(f"holds no numbers: its shape is {sizes}")
     if math.prod(sizes) * dtype.itemsize != len(data) - start:
         raise _Unreadable(f"is damaged: the shape {sizes} does not fit {len(data) - start} bytes")
     return np.frombuffer(data, dtype, offset=start)
