@@ -283,7 +283,10 @@ REFUSALS: list[tuple[dict[str, Any], int, str]] = [
     ({"top_p": 0}, 400, "top_p"),
     ({"max_tokens": 0}, 400, "max_tokens"),
     ({"max_tokens": 10**6}, 400, "max_tokens"),
-    ({"max_completion_tokens": 10**6}, 400, "max_completion_tokens"),
+    *(
+        ({"max_completion_tokens": wrong}, 400, "max_completion_tokens")
+        for wrong in (10**6, 0, -1, -(2**63))
+    ),
     ({"stop": ["a", "b", "c", "d", "e"]}, 400, "stop"),
     ({"stop": [1]}, 400, "stop"),
     ({"stop": [""]}, 400, "stop"),
@@ -302,6 +305,7 @@ REFUSALS: list[tuple[dict[str, Any], int, str]] = [
     ({"cache_salt": "a/b"}, 400, "cache_salt"),
     ({"request_id": "a\nb"}, 400, "request_id"),
     ({"truncate_prompt_tokens": -2}, 400, "truncate_prompt_tokens"),
+    ({"truncate_prompt_tokens": 0}, 400, "truncate_prompt_tokens"),
     ({"chat_template": "{{ 1 }}"}, 400, "chat_template"),
     ({"chat_template_kwargs": {"chat_template": "x"}}, 400, "chat_template"),
     ({"reasoning_effort": "huge"}, 400, "reasoning_effort"),

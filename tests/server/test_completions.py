@@ -249,8 +249,24 @@ async def test_priority_reaches_an_engine_that_goes_by_it(
     body = {"prompt": "a", "priority": 5}
     await client.post(URL, json=body, headers={"X-Headrace-Priority": "-2"})
     assert [seen[3] for seen in engine.seen] == [5, -2]
-    bad = await client.post(URL, json=body, headers={"X-Headrace-Priority": "high"})
-    check_error(bad, 400, "priority")
+
+
+@pytest.mark.parametrize("text", ["high", "1_0", "+1", "1.0", "", " ", "0x1", "9" * 19, "9" * 5000])
+async def test_priority_that_is_none_is_told_by_the_header(
+    client_of: Callable[..., httpx.AsyncClient], text: str
+) -> None:
+    client = client_of(FakeEngine(scheduling_policy="priority"))
+    bad = await client.post(
+        URL, json={"prompt": "a", "priority": 5}, headers={"X-Headrace-Priority": text}
+    )
+    check_error(bad, 400, "X-Headrace-Priority")
+
+
+async def test_priority_in_the_header_of_a_server_without_is_told_by_the_header(
+    client: httpx.AsyncClient,
+) -> None:
+    bad = await client.post(URL, json={"prompt": "a"}, headers={"X-Headrace-Priority": "1"})
+    check_error(bad, 400, "X-Headrace-Priority")
 
 
 async def test_cache_salt_reaches_the_engine(client: httpx.AsyncClient, engine: FakeEngine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from starlette.requests import Request
@@ -15,7 +16,7 @@ from headrace.server.generation.response_format import fields_as_sent, structure
 from headrace.server.protocol.common import GenerationRequest
 from headrace.server.settings.server import ServerSettings
 
-PRIORITY_HEADER = "x-headrace-priority"
+PRIORITY_HEADER = "X-Headrace-Priority"
 _TAKEN_AS_THEY_ARE = (
     "n", "seed", "stop", "temperature", "top_p", "presence_penalty", "frequency_penalty",
     "logit_bias", "top_k", "min_p", "repetition_penalty", "stop_token_ids",
@@ -54,6 +55,12 @@ def check_request(
             param="stop",
         )
     _check_sizes(body, settings)
+    if body.truncate_prompt_tokens == 0:
+        raise ValidationError(
+            "truncate_prompt_tokens must be at least 1, or -1 for what the context has room for",
+            param="truncate_prompt_tokens",
+            value=0,
+        )
     if not body.stream and body.stream_options is not None:
         raise ValidationError(
             "stream_options is only allowed with stream=true", param="stream_options"
@@ -149,19 +156,17 @@ def priority_of(request: Request, body: GenerationRequest, config: EngineConfig)
     Raises:
         ValidationError: not an integer, or a priority on a server that goes by arrival.
     """
-    priority = body.priority or 0
+    priority, param = body.priority or 0, "priority"
     header = request.headers.get(PRIORITY_HEADER)
     if header is not None:
-        try:
-            priority = int(header)
-        except ValueError:
-            raise ValidationError(
-                "the header X-Headrace-Priority must be an integer", param="priority"
-            ) from None
+        param = PRIORITY_HEADER
+        if not re.fullmatch("-?[0-9]{1,19}", header) or not -(2**63) <= int(header) < 2**63:
+            raise ValidationError(f"the header {param} must be an integer of 64 bits", param=param)
+        priority = int(header)
     if priority and config.scheduler.policy != "priority":
         raise ValidationError(
             "this server goes by arrival; priorities need --scheduling-policy priority",
-            param="priority",
+            param=param,
             value=priority,
         )
     return priority

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -77,19 +78,28 @@ def _structural_tag(wanted: ResponseFormat) -> str:
     return json.dumps(given)
 
 
+def _of_completion_tokens(error: ValidationError) -> ValidationError:
+    text = re.sub(r"\bmax_tokens\b", "max_completion_tokens", str(error))
+    param = "max_completion_tokens" if error.param == "max_tokens" else error.param
+    return ValidationError(text, param=param)
+
+
 _NAMES_OF_THE_ENGINE = {"extra_args": "vllm_xargs"}
 
 
 @contextmanager
 def fields_as_sent(body: GenerationRequest) -> Iterator[None]:
     """Errors name the fields as the request does, and not as the engine knows them: the constraint
-    that came as response_format, the number of log-probabilities of a chat.
+    that came as response_format, the number of log-probabilities of a chat, the length of its
+    answer.
 
     Raises: what is raised inside.
     """
     try:
         yield
     except ValidationError as error:
+        if getattr(body, "max_completion_tokens", None) is not None:
+            error = _of_completion_tokens(error)
         ours, _, kind = (error.param or "").partition(".")
         theirs = _NAMES_OF_THE_ENGINE.get(ours)
         wanted = body.response_format
@@ -101,6 +111,6 @@ def fields_as_sent(body: GenerationRequest) -> Iterator[None]:
             theirs = names.get(kind, "response_format")
             ours = f"structured_outputs.{kind}" if kind else ours
         if theirs is None:
-            raise
+            raise error from None
         text = str(error).replace(ours, theirs, 1 if theirs == "top_logprobs" else -1)
         raise ValidationError(text, param=theirs) from None
