@@ -250,6 +250,41 @@ async def test_event_id_with_a_body_that_wants_no_such_stream_is_a_400(
     assert len(engine.seen) == 1
 
 
+async def test_event_id_with_the_same_body_resumes_and_with_another_is_a_400(
+    client: httpx.AsyncClient,
+) -> None:
+    """It was once answered with the rest of the other conversation."""
+    events = events_of((await client.post(URL, json=BODY)).text)
+    headers = {"Last-Event-ID": events[1][0], "Content-Type": "application/json"}
+    for path in (URL, "/invocations"):
+        again = await client.post(path, json=BODY, headers=headers)
+        assert events_of(again.text) == events[2:]
+    for other in ({"messages": [{"role": "user", "content": "b"}]}, {"n": 2}, {"logprobs": True}):
+        answer = await client.post(URL, json={**BODY, **other}, headers=headers)
+        error = check_error(answer, 400, "Last-Event-ID")
+        assert "another body" in error["message"]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "a"}),
+        ("/invocations", {"prompt": "a"}),
+        (URL + "/batch", {"messages": [BODY["messages"]]}),
+    ],
+)
+async def test_event_id_where_nothing_can_be_resumed_is_a_400(
+    client: httpx.AsyncClient, engine: FakeEngine, path: str, body: dict[str, Any], is_stream: bool
+) -> None:
+    """The whole answer came anew, behind the half that the client had."""
+    answer = await client.post(
+        path, json={**body, "stream": is_stream}, headers={"Last-Event-ID": "a:1"}
+    )
+    check_error(answer, 400, "Last-Event-ID")
+    assert not engine.seen
+
+
 async def test_all_streams_resumable_by_option_need_no_field(
     engine: FakeEngine, client_of: ClientOf
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -66,6 +67,17 @@ class ChatRequest(GenerationRequest):
     chat_template_kwargs: dict[str, Any] | None = None
     return_prompt_text: bool | None = None
     include_reasoning: bool | None = None
+    _digest: bytes | None = None
+
+    @property
+    def digest(self) -> bytes | None:
+        """What tells the body of a stream from others; None of other requests."""
+        return self._digest
+
+    def note_body(self, body: bytes) -> None:
+        """Keep a digest, should the stream be resumed with the same body."""
+        if self.stream:
+            self._digest = hashlib.sha256(body).digest()
 
     def settle_known_extras(self) -> None:
         """As of every request; asking for the log-probabilities of tokens is asking for some."""

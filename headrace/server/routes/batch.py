@@ -20,6 +20,7 @@ from headrace.server.protocol.chat import BatchChatRequest, ChatCompletion, Chat
 from headrace.server.routes.chat import ChatPlan, plan_chat, whole_chat
 from headrace.server.state import ServerState
 from headrace.server.streams.live import open_request, unless_disconnected
+from headrace.server.streams.resume_check import refuse_event_id
 
 T = TypeVar("T")
 _NOT_IN_A_BATCH = {
@@ -31,6 +32,7 @@ _NOT_IN_A_BATCH = {
 
 async def create_chat_batch(state: ServerState, request: Request) -> Response:
     """Answer several conversations, with one choice for each; all of them or none."""
+    refuse_event_id(request)
     body, headers = await read_body(request, BatchChatRequest, state)
     plans = await _plan(state, request, body)
     async with AsyncExitStack() as stack:

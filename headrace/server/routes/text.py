@@ -19,12 +19,13 @@ from headrace.server.routes.invocations import invoke
 from headrace.server.state import ServerState
 from headrace.server.streams.live import LiveRequests, unless_disconnected
 from headrace.server.streams.resume import EVENT_ID_HEADER, ResumableStreams
-from headrace.server.streams.resume_check import asks_for_events, check_repeated
+from headrace.server.streams.resume_check import asks_for_events, check_repeated, refuse_event_id
 from headrace.server.streams.sse import EventStream, FrameMaker
 
 
 async def create_completion(state: ServerState, request: Request) -> Response:
     """Continue prompts."""
+    refuse_event_id(request)
     plan, live, headers = await completions.answer_completion(state, request)
     if plan.body.stream:
         return _stream(state, live, CompletionFrames(plan), headers)
@@ -38,14 +39,15 @@ async def create_chat_completion(state: ServerState, request: Request) -> Respon
     resumable: ResumableStreams = request.app.state.resumable
     caller, event_id = caller_of(request.scope), request.headers.get(EVENT_ID_HEADER)
     if event_id is not None:
-        await check_repeated(state, request)
-        return await resumable.resume(caller.name, event_id)
+        digest = await check_repeated(state, request)
+        return await resumable.resume(caller.name, event_id, digest)
     plan, live, headers = await chat.answer_chat(state, request)
     if plan.body.stream:
         if asks_for_events(plan.body, state.settings):
             if resumable.has_room:
-                frames = ChatFrames(plan)
-                return await resumable.start(caller.name, live, state.cut, frames, headers)
+                return await resumable.start(
+                    caller.name, plan.body.digest, live, state.cut, ChatFrames(plan), headers
+                )
             headers = with_warning(headers, "stream is not resumable: too many are kept")
         return _stream(state, live, ChatFrames(plan), headers)
     return await _respond_whole(state, request, live, chat.whole_chat(plan, live), headers)

@@ -33,6 +33,7 @@ class Replay:
 
     Args:
         owner: the name of the key it belongs to.
+        digest: of the body it was asked for with.
         live, cut, frames, keep_alive: as for EventStream.
     """
 
@@ -40,6 +41,7 @@ class Replay:
         self,
         token: str,
         owner: str | None,
+        digest: bytes | None,
         live: LiveRequests,
         cut: asyncio.Future[None],
         frames: FrameMaker,
@@ -49,6 +51,7 @@ class Replay:
         self._keep_alive = keep_alive
         self.token = token
         self.owner = owner
+        self.digest = digest
         self.is_done = False
         self.num_readers = 0
         self._live = live
@@ -176,6 +179,7 @@ class ResumableStreams:
     async def start(
         self,
         owner: str | None,
+        digest: bytes | None,
         live: LiveRequests,
         cut: asyncio.Future[None],
         frames: FrameMaker,
@@ -185,18 +189,21 @@ class ResumableStreams:
         token = secrets.token_urlsafe(12)
         settings = self._settings
         size, keep_alive = settings.stream_resume_size, settings.sse_keep_alive_interval
-        replay = Replay(token, owner, live, cut, frames, size, keep_alive)
+        replay = Replay(token, owner, digest, live, cut, frames, size, keep_alive)
         self._replays[token] = replay
         self._tasks[token] = asyncio.create_task(replay.make())
         self._expire_later(replay)  # should nobody come to read
         return ReplayResponse(self, replay, await replay.read(0), headers)
 
-    async def resume(self, owner: str | None, event_id: str) -> Response:
+    async def resume(self, owner: str | None, event_id: str, digest: bytes | None) -> Response:
         """The answer that goes on after an event.
+
+        Args:
+            digest: of the body that was sent again, if one was.
 
         Raises:
             ValidationError, NotFoundError: no stream of this caller has such an event, or it is
-                not kept any more.
+                not kept any more, or another body asked for it.
         """
         token, _, number = event_id.strip().rpartition(":")
         if not token or not number.isascii() or not number.isdigit() or len(number) > 15:
@@ -207,6 +214,12 @@ class ResumableStreams:
         if replay is None or replay.owner != owner:
             raise NotFoundError(
                 "this stream is not kept any more (--stream-resume-seconds); ask anew",
+                param=EVENT_ID_HEADER,
+            )
+        if digest is not None and digest != replay.digest:
+            raise ValidationError(
+                "this stream was asked for with another body: send the same bytes again, or no "
+                f"body; for another answer leave out {EVENT_ID_HEADER}",
                 param=EVENT_ID_HEADER,
             )
         return ReplayResponse(self, replay, await replay.read(int(number)), {})

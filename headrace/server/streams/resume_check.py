@@ -19,16 +19,33 @@ def asks_for_events(body: GenerationRequest, settings: ServerSettings) -> bool:
     return settings.enable_resumable_streams or bool(options is not None and options.resumable)
 
 
-async def check_repeated(state: ServerState, request: Request) -> None:
+def refuse_event_id(request: Request) -> None:
+    """Refuse a Last-Event-ID where no stream can be resumed: its client would take an answer from
+    the start for the rest of one.
+
+    Raises:
+        ValidationError: names the header.
+    """
+    if EVENT_ID_HEADER in request.headers:
+        raise ValidationError(
+            f"only streams of /v1/chat/completions can be resumed: leave out {EVENT_ID_HEADER}",
+            param=EVENT_ID_HEADER,
+        )
+
+
+async def check_repeated(state: ServerState, request: Request) -> bytes | None:
     """Refuse a request with a Last-Event-ID that does not ask for a stream of events: the answer
     would not be what it wants. One without a body wants what the header says.
+
+    Returns:
+        The digest of the body; None without one.
 
     Raises:
         ValidationError: names the field. Else what `read_body` raises.
     """
     headers = request.headers
     if headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers:
-        return
+        return None
     body, _warnings = await read_body(request, ChatRequest, state)
     if not body.stream:
         raise ValidationError(
@@ -42,3 +59,4 @@ async def check_repeated(state: ServerState, request: Request) -> None:
             "stream_options.resumable=true, or no such header",
             param="stream_options.resumable",
         )
+    return body.digest
