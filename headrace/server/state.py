@@ -21,6 +21,9 @@ from headrace.server.access.open_requests import OpenRequest, OpenRequests
 from headrace.server.errors import RETRY_AFTER, NotFoundError, NotReadyError, server_is_ending
 from headrace.server.settings.server import ServerSettings
 
+TEXT_SLOTS = 2
+"""Of the threads that asyncio has (as many as processors, and 4): the others are for chats."""
+
 
 @dataclass
 class ServerState:
@@ -54,6 +57,8 @@ class ServerState:
     """Held by who asks the engine how far requests are."""
     parse_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by who parses a large body."""
+    text_slots: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(TEXT_SLOTS))
+    """Held by who tokenises much, or for nobody's answer, which takes seconds of a thread."""
 
     _cut: asyncio.Future[None] | None = None
 

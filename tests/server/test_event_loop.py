@@ -69,6 +69,32 @@ async def test_others_are_answered_while_a_prompt_is_rendered(
         assert (await asking).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "method"),
+    [
+        (TOKENIZE, {"prompt": LONG}, "encode"),
+        ("/detokenize", {"tokens": [97] * 5000}, "decode"),
+        (COMPLETION, {"prompt": ["a" * 300] * 1000}, "render_prompt"),
+    ],
+    ids=["tokenize", "detokenize", "many prompts"],
+)
+async def test_chats_are_answered_however_much_is_tokenised(
+    engine: FakeEngine, path: str, body: dict[str, Any], method: str
+) -> None:
+    """As many long texts as asyncio has threads once held every chat back."""
+    owner: Any = engine.renderer if method.startswith("render") else engine.tokenizer
+    held = Held(getattr(owner, method))
+    setattr(owner, method, held)
+    transport = httpx.ASGITransport(app=build_app(engine, ServerSettings()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        asking = [asyncio.create_task(client.post(path, json=body)) for _ in range(40)]
+        await until(held.is_waiting.is_set)
+        setattr(owner, method, held._call)
+        assert (await client.post(CHAT, json={"messages": ONE})).status_code == 200
+        held.go.set()
+        assert {one.status_code for one in await asyncio.gather(*asking)} == {200}
+
+
 class Stalls:
     """The longest that the event loop worked without coming round: seconds of its own thread, which
     stand still while the machine is busy with something else."""

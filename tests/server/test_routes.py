@@ -232,6 +232,19 @@ async def test_options_tell_the_methods_of_a_route(
     )
 
 
+@pytest.mark.parametrize(
+    ("path", "field", "value"),
+    [("/tokenize", "prompt", "é"), ("/detokenize", "tokens", [97])],
+)
+async def test_text_to_tokenise_is_bounded(
+    engine: FakeEngine, client_of: ClientOf, path: str, field: str, value: Any
+) -> None:
+    client = client_of(engine, max_tokenize_length=100)
+    error = check_error(await client.post(path, json={field: value * 101}), 400, field)
+    assert "--max-tokenize-length" in error["message"]
+    assert (await client.post(path, json={field: value * 100})).status_code == 200
+
+
 async def test_options_of_no_route_or_without_a_key_tell_nothing(
     engine: FakeEngine, client_of: ClientOf
 ) -> None:

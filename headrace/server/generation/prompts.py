@@ -20,6 +20,7 @@ from headrace.server.protocol.common import GenerationRequest
 from headrace.server.protocol.completions import CompletionRequest
 from headrace.server.protocol.tokenize import TokenizeRequest
 from headrace.server.settings.server import ServerSettings
+from headrace.server.state import ServerState
 from headrace.text.prompt_embeds import check_takes_embeds
 from headrace.text.tokenizer import Tokenizer
 
@@ -28,6 +29,8 @@ T = TypeVar("T")
 MAX_TOKEN_ID = 2**31
 THREAD_FROM = 4096
 """Characters from which on rendering leaves the event loop."""
+SLOT_FROM = 256 << 10
+"""Characters from which on rendering takes so long that it needs one of few slots."""
 
 
 async def completion_prompts(
@@ -124,7 +127,7 @@ def check_token_ids(ids: Sequence[object], param: str) -> None:
 
 
 async def render_prompts(
-    engine: EngineClient, prompts: Sequence[RawPrompt], body: GenerationRequest, *, special: bool
+    state: ServerState, prompts: Sequence[RawPrompt], body: GenerationRequest, *, special: bool
 ) -> list[EngineInput]:
     """Tokenise prompts.
 
@@ -134,13 +137,14 @@ async def render_prompts(
     Raises:
         ValidationError: as the renderer says.
     """
+    engine = state.engine
 
     def render() -> list[EngineInput]:
         rendered = [_render(engine, prompt, special) for prompt in prompts]
         return [_finish(one, body, engine) for one in rendered]
 
     size = sum(len(prompt) for prompt in prompts)
-    return await off_loop(size, render)
+    return await off_loop(size, render, state.text_slots if size >= SLOT_FROM else None)
 
 
 def _render(engine: EngineClient, prompt: RawPrompt, special: bool) -> EngineInput:
@@ -187,9 +191,18 @@ def rendered_chat(
     )
 
 
-async def off_loop(size: int, work: Callable[[], T]) -> T:
-    """The result of work on so many characters or ids; much of it goes to a thread."""
-    return await asyncio.to_thread(work) if size >= THREAD_FROM else work()
+async def off_loop(size: int, work: Callable[[], T], slots: asyncio.Semaphore | None = None) -> T:
+    """The result of work on so many characters or ids; much of it goes to a thread.
+
+    Args:
+        slots: how much of such work may take threads at a time.
+    """
+    if size < THREAD_FROM:
+        return work()
+    if slots is None:
+        return await asyncio.to_thread(work)
+    async with slots:
+        return await asyncio.to_thread(work)
 
 
 def check_chat_options(body: ChatRequest | TokenizeRequest, settings: ServerSettings) -> None:

@@ -123,7 +123,7 @@ async def plan_completion(
     )
     special = body.add_special_tokens is not False
     with state.admit(request, num_choices):
-        prompts = await render_prompts(engine, raw, body, special=special)
+        prompts = await render_prompts(state, raw, body, special=special)
     jobs = [
         Job(f"cmpl-{stem}-{index}", prompt, params.clone(), priority)
         for index, prompt in enumerate(prompts)

@@ -45,6 +45,12 @@ async def tokenize(state: ServerState, request: Request) -> Response:
         raise ValidationError("send either prompt or messages", param="prompt")
     if body.messages is not None:
         check_chat_options(body, state.settings)
+    most = state.settings.max_tokenize_length
+    if body.prompt is not None and len(body.prompt) > most:
+        raise ValidationError(
+            f"prompt may have {most} characters (--max-tokenize-length), it has {len(body.prompt)}",
+            param="prompt",
+        )
 
     def work() -> TokenizeResponse:
         rendered = _render(engine, body, state.settings)
@@ -56,7 +62,7 @@ async def tokenize(state: ServerState, request: Request) -> Response:
         return TokenizeResponse(len(ids), engine.max_model_len, ids, strings)
 
     size = THREAD_FROM if body.prompt is None else len(body.prompt)
-    return json_response(await off_loop(size, work), headers)
+    return json_response(await off_loop(size, work, state.text_slots), headers)
 
 
 async def tokenizer_info(state: ServerState, _request: Request) -> Response:
@@ -102,6 +108,12 @@ async def detokenize(state: ServerState, request: Request) -> Response:
     engine = state.engine
     state.model_name(body.model)
     tokenizer = engine.tokenizer
+    most = state.settings.max_tokenize_length
+    if len(body.tokens) > most:
+        raise ValidationError(
+            f"tokens may hold {most} ids (--max-tokenize-length), got {len(body.tokens)}",
+            param="tokens",
+        )
 
     def work() -> DetokenizeResponse:
         check_token_ids(body.tokens, "tokens")
@@ -115,4 +127,4 @@ async def detokenize(state: ServerState, request: Request) -> Response:
         # Special tokens too: what /tokenize gave comes back.
         return DetokenizeResponse(tokenizer.decode(body.tokens, skip_special_tokens=False))
 
-    return json_response(await off_loop(len(body.tokens), work), headers)
+    return json_response(await off_loop(len(body.tokens), work, state.text_slots), headers)

@@ -48,6 +48,10 @@ class LimitSettings:
     max_choices: int = option(
         4096, "Most answers in one request: prompts times n.", group="Limits", kind="size"
     )
+    max_tokenize_length: int = option(
+        4 << 20, "Most characters for /tokenize, and most token ids for /detokenize.",
+        group="Limits", kind="size",
+    )  # fmt: skip
     max_stop_strings: int = option(4, "Most stop strings in one request.", group="Limits")
     max_stop_length: int = option(
         1024, "Most characters of a stop string or a bad word.", group="Limits", kind="size"
@@ -70,6 +74,7 @@ class LimitSettings:
             ("max_json_values", 1, 2**31),
             ("max_prompts", 1, 2**31),
             ("max_choices", 1, 2**31),
+            ("max_tokenize_length", 1, 2**40),
             ("max_stop_strings", 0, 2**31),
             ("max_stop_length", 1, 2**31),
             ("max_token_entries", 0, 2**31),
