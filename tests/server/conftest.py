@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from starlette.applications import Starlette
 
 from headrace.metrics.prometheus import PrometheusStatLogger
 from headrace.server.app import build_app
@@ -59,12 +60,19 @@ def client(engine: FakeEngine, client_of: Callable[..., httpx.AsyncClient]) -> h
 async def serving(engine: FakeEngine, **settings: Any) -> AsyncIterator[str]:
     """A real server on loopback; gives its address."""
     app = build_app(engine, ServerSettings(**settings), PrometheusStatLogger(engine.config))
+    async with serving_app(app) as port:
+        yield f"http://127.0.0.1:{port}"
+
+
+@contextlib.asynccontextmanager
+async def serving_app(app: Starlette) -> AsyncIterator[int]:
+    """A real server of this application; gives its port."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve([listener]))
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield listener.getsockname()[1]
     finally:
         server.should_exit = True
         await task

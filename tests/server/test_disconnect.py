@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
 import time
+from typing import Any
 
 import httpx
 import pytest
 from starlette.types import Message
 
+from headrace.server.app import build_app
+from headrace.server.settings.server import ServerSettings
 from headrace.server.streams.live import LiveRequests
 from headrace.server.streams.sse import EventStream
-from tests.server.conftest import frames_of, serving, until
+from tests.server.conftest import frames_of, serving, serving_app, until
 from tests.server.fakes import FakeEngine, NumberedFrames, ScriptedStream, say
 
-CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 
 
 @pytest.mark.parametrize(
@@ -46,6 +51,64 @@ async def test_stream_closed_before_its_first_token_is_aborted() -> None:
             await until(lambda: bool(engine.live))
         await until(lambda: not engine.live)
     assert len(engine.aborted) == 1
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_client_that_leaves_within_its_body_leaves_nothing(stream: bool) -> None:
+    engine = FakeEngine()
+    app = build_app(engine, ServerSettings())
+    data = json.dumps({"prompt": "a" * 50, "stream": stream}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    async with serving_app(app) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head + b"content-length: %d\r\n\r\n" % len(data) + data[:20])
+        state = app.state.server
+        await until(lambda: len(state.reading) == 1)
+        assert state.load == 1
+        writer.close()
+        await until(lambda: not state.reading and not state.load)
+    assert not engine.seen
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("path", "body", "method"),
+    [
+        ("/v1/chat/completions", CHAT, "render_chat"),
+        ("/v1/completions", {"prompt": "a" * 5000, "truncate_prompt_tokens": 5}, "render_prompt"),
+        ("/v1/chat/completions/batch", {"messages": [CHAT["messages"]] * 2}, "render_chat"),
+    ],
+)
+async def test_client_that_leaves_while_its_prompt_is_rendered_leaves_nothing(
+    path: str, body: dict[str, object], method: str, stream: bool
+) -> None:
+    engine = FakeEngine()
+    engine.gate.clear()
+    go, is_rendering = threading.Event(), threading.Event()
+    render = getattr(engine.renderer, method)
+
+    def held(*args: object, **options: object) -> object:
+        is_rendering.set()
+        assert go.wait(20)
+        return render(*args, **options)
+
+    setattr(engine.renderer, method, held)
+    if "batch" not in path:
+        body = {**body, "stream": stream}
+    app = build_app(engine, ServerSettings())
+    async with (
+        serving_app(app) as port,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+    ):
+        asking = asyncio.create_task(client.post(path, json=body))
+        await until(is_rendering.is_set)
+        asking.cancel()
+        await asyncio.sleep(0.05)
+        go.set()
+        await until(lambda: not app.state.server.load)
+        assert not app.state.server.open_requests.all()
+        assert not engine.live
+        assert len(engine.aborted) == len(engine.seen)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
 import os
 import signal
@@ -159,6 +160,36 @@ async def test_request_beyond_the_drain_is_told_and_aborted(
     assert "shutting down" in error["error"]["message"]
     assert await asyncio.wait_for(running.task, 10) == 0
     assert len(engine.aborted) == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"n": 2}, {"stream_options": {"resumable": True}}, {"logprobs": True}],
+    ids=["plain", "several", "resumable", "logprobs"],
+)
+async def test_streams_under_way_beyond_the_drain_end_with_an_error_and_done(
+    start: Callable[..., Running], fields: dict[str, Any]
+) -> None:
+    engine = FakeEngine(say("x" * 400))
+    engine.delay = 0.01
+    running = start(lambda _tell: engine, shutdown_timeout=0.3, sse_keep_alive_interval=0.1)
+    body = {**STREAM, "messages": [{"role": "user", "content": "a"}], **fields}
+    async with running.ready() as client:
+        asking = [
+            asyncio.create_task(client.post("/v1/chat/completions", json=body)) for _ in range(4)
+        ]
+        await until(lambda: len(engine.live) == 4)
+        os.kill(os.getpid(), signal.SIGTERM)
+        texts = [answer.text for answer in await asyncio.gather(*asking)]
+    for text in texts:
+        *pieces, error, done, end = [
+            line.rpartition("data: ")[2] for line in text.split("\n\n") if line[:1] != ":"
+        ]
+        assert len(pieces) > 5
+        assert "shutting down" in json.loads(error)["error"]["message"]
+        assert (done, end) == ("[DONE]", "")
+    assert await asyncio.wait_for(running.task, 10) == 0
+    assert not engine.live
 
 
 async def test_dead_engine_is_told_for_a_while_and_ends_the_process_with_status_1(
