@@ -140,6 +140,14 @@ async def test_usage_tells_cached_tokens_only_when_configured(
     assert usage["prompt_tokens_details"] == {"cached_tokens": 3}
 
 
+async def test_refusals_call_the_length_of_an_answer_as_the_request_does(
+    client: httpx.AsyncClient,
+) -> None:
+    for name in ("max_tokens", "max_completion_tokens"):
+        error = check_error(await ask(client, **{name: 5}, min_tokens=6), 400, "min_tokens")
+        assert error["message"] == f"min_tokens (6) must not exceed {name} (5)"
+
+
 async def test_max_completion_tokens_wins_over_max_tokens(
     client: httpx.AsyncClient, engine: FakeEngine
 ) -> None:

@@ -79,7 +79,9 @@ def _structural_tag(wanted: ResponseFormat) -> str:
 
 
 def _of_completion_tokens(error: ValidationError) -> ValidationError:
-    text = re.sub(r"\bmax_tokens\b", "max_completion_tokens", str(error))
+    text, num = re.subn(r"\bmax_tokens\b", "max_completion_tokens", str(error))
+    if not num and error.param != "max_tokens":
+        return error
     param = "max_completion_tokens" if error.param == "max_tokens" else error.param
     return ValidationError(text, param=param)
 
