@@ -236,8 +236,8 @@ async def test_end_of_a_server_does_not_wait_for_handshakes(
     async with asyncio.timeout(10):  # of the 30 s of --header-timeout
         async with serving(engine, ssl_keyfile=key, ssl_certfile=certificate) as (_, port):
             (silent,) = await open_silently(port, 1)
-        await until(lambda: not is_open(silent))
-    silent.close()
+        with silent:
+            await until(lambda: not is_open(silent))
 
 
 @pytest.mark.parametrize(
