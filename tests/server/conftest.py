@@ -7,15 +7,16 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
 import uvicorn
-from starlette.applications import Starlette
+from starlette.types import ASGIApp
 
 from headrace.metrics.prometheus import PrometheusStatLogger
 from headrace.server.app import build_app
+from headrace.server.http.http_protocol import make_protocol
 from headrace.server.settings.server import ServerSettings
 from headrace.structured.compiler import GrammarCompiler
 from tests.server.fakes import FakeEngine
@@ -65,10 +66,20 @@ async def serving(engine: FakeEngine, **settings: Any) -> AsyncIterator[str]:
 
 
 @contextlib.asynccontextmanager
-async def serving_app(app: Starlette) -> AsyncIterator[int]:
-    """A real server of this application; gives its port."""
+async def serving_app(app: ASGIApp, settings: ServerSettings | None = None) -> AsyncIterator[int]:
+    """A real server of this application; gives its port.
+
+    Args:
+        settings: whose bounds it keeps.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        cast(Any, app),
+        http=make_protocol(settings or ServerSettings()),
+        log_config=None,
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+    )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve([listener]))
     try:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-import socket
-from collections.abc import AsyncIterator
 
-import uvicorn
 from starlette.types import Receive, Scope, Send
 
 from headrace.engine.output_collector import RequestOutputCollector
 from headrace.outputs import CompletionOutput, RequestOutput
 from headrace.sampling_params import RequestOutputKind
 from headrace.server.http.direct_send import STREAMED_BYTES, DirectSend
-from headrace.server.http.http_protocol import make_protocol
-from headrace.server.settings.server import ServerSettings
 from headrace.server.streams.live import LiveRequests
 from headrace.server.streams.sse import EventStream
+from tests.server.conftest import serving_app
 
 
 class Frames:
@@ -59,22 +54,6 @@ class Application:
         self.is_over.set()
 
 
-@contextlib.asynccontextmanager
-async def _serving(app: Application) -> AsyncIterator[int]:
-    """A server as `run` makes one; gives its port."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        DirectSend(app), http=make_protocol(ServerSettings()), log_config=None, lifespan="off"
-    )
-    server = uvicorn.Server(config)
-    task = asyncio.create_task(server._serve([listener]))
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        server.should_exit = True
-        await task
-
-
 async def _chunks(reader: asyncio.StreamReader) -> list[bytes]:
     """Those of an answer's body."""
     head = await reader.readuntil(b"\r\n\r\n")
@@ -90,7 +69,7 @@ async def _chunks(reader: asyncio.StreamReader) -> list[bytes]:
 async def test_whatever_the_reader_is_at_the_client_gets_all_in_order() -> None:
     app, chance = Application(), random.Random(1)
     texts = [f"<{i}:{'x' * chance.randrange(1, 40)}>" for i in range(2000)]
-    async with _serving(app) as port, asyncio.timeout(30):
+    async with serving_app(DirectSend(app)) as port, asyncio.timeout(30):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         reading = asyncio.ensure_future(_chunks(reader))
@@ -111,7 +90,7 @@ async def test_whatever_the_reader_is_at_the_client_gets_all_in_order() -> None:
 async def test_for_a_client_that_does_not_read_pieces_are_merged_and_none_is_lost() -> None:
     app = Application()
     piece = "y" * 10_000
-    async with _serving(app) as port, asyncio.timeout(30):
+    async with serving_app(DirectSend(app)) as port, asyncio.timeout(30):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 10)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         await app.has_begun.wait()
@@ -127,7 +106,7 @@ async def test_for_a_client_that_does_not_read_pieces_are_merged_and_none_is_los
 
 async def test_client_that_goes_lets_the_request_go() -> None:
     app = Application()
-    async with _serving(app) as port, asyncio.timeout(30):
+    async with serving_app(DirectSend(app)) as port, asyncio.timeout(30):
         _reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         await app.has_begun.wait()

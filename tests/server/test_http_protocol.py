@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import uvicorn
 
 from headrace.server.app import build_app
 from headrace.server.http.http_protocol import make_protocol
 from headrace.server.settings.server import ServerSettings
-from tests.server.conftest import until
+from tests.server.conftest import serving_app, until
 from tests.server.fakes import FakeEngine
 
 BODY = json.dumps({"prompt": "a"}).encode()
@@ -27,18 +25,8 @@ WHOLE = POST + b"content-length: %d\r\n\r\n" % len(BODY) + BODY
 async def listening(engine: FakeEngine, **limits: Any) -> AsyncIterator[int]:
     """A server as `run` makes one; gives its port."""
     settings = ServerSettings(**limits)
-    listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        build_app(engine, settings), http=make_protocol(settings), log_config=None,
-        lifespan="off", timeout_graceful_shutdown=1,
-    )  # fmt: skip
-    server = uvicorn.Server(config)
-    task = asyncio.create_task(server._serve([listener]))
-    try:
-        yield listener.getsockname()[1]
-    finally:
-        server.should_exit = True
-        await task
+    async with serving_app(build_app(engine, settings), settings) as port:
+        yield port
 
 
 class Client:

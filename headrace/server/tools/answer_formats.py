@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from headrace.sampling_params import SamplingParams
 from headrace.server.generation.prompts import tokenizer_of
 from headrace.server.protocol.chat import ChatRequest
 from headrace.server.settings.server import ServerSettings
+from headrace.server.settings.tools import BY_ITSELF, NOT_AT_ALL
 from headrace.server.tools.parsed_answer import ParsingPlan, ReasoningPlan
 from headrace.structured_params import ThoughtMarks
 from headrace.text.reasoning import FORMATS, ReasoningFormat, format_of
@@ -31,24 +32,28 @@ def call_family(
     Args:
         template: the request's own chat template.
     """
-    name: str | None = settings.tool_call_parser
-    if name == "auto":
-        name = family_of(template or template_of(engine), engine.config.model.model_type)
-    return None if name is None or name == "none" else FAMILIES[ALIASES.get(name, name)]
+    name = _chosen(settings.tool_call_parser, family_of, engine, template)
+    return None if name is None else FAMILIES[ALIASES.get(name, name)]
 
 
 def reasoning_format(
     engine: EngineClient, settings: ServerSettings, template: str | None
 ) -> ReasoningFormat | None:
-    """How the model marks thoughts; None when it has none.
+    """How the model marks thoughts; None when it has none. See `call_family`."""
+    name = _chosen(settings.reasoning_parser, format_of, engine, template)
+    return None if name is None else FORMATS[name]
 
-    Args:
-        template: the request's own chat template.
-    """
-    name: str | None = settings.reasoning_parser
-    if name == "auto":
-        name = format_of(template or template_of(engine), engine.config.model.model_type)
-    return None if name is None or name == "none" else FORMATS[name]
+
+def _chosen(
+    option: str,
+    find: Callable[[str | None, str], str | None],
+    engine: EngineClient,
+    template: str | None,
+) -> str | None:
+    """The format of an option, which may leave it to what is found in the template."""
+    if option == BY_ITSELF:
+        return find(template or template_of(engine), engine.config.model.model_type)
+    return None if option == NOT_AT_ALL else option
 
 
 def template_of(engine: EngineClient) -> str | None:
