@@ -56,8 +56,8 @@ inline void prefetch_block(const AttentionArgs& a, const AttentionItem& item, in
   const std::ptrdiff_t bytes = values * (a.cache.type == CacheType::F32 ? 4 : 2);
   const std::ptrdiff_t start = block_start(a, item, position) / values * bytes;
   for (std::ptrdiff_t at = start; at < start + bytes; at += kLine) {
-    __builtin_prefetch(static_cast<const char*>(a.cache.keys) + at);
-    __builtin_prefetch(static_cast<const char*>(a.cache.values) + at);
+    prefetch_to_read(static_cast<const char*>(a.cache.keys) + at);
+    prefetch_to_read(static_cast<const char*>(a.cache.values) + at);
   }
 }
 

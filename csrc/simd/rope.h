@@ -65,10 +65,10 @@ inline void prefetch_slot(const CacheView& cache, std::ptrdiff_t block, std::ptr
     const std::ptrdiff_t start = (block * cache.num_kv_heads + h) * size * dim;
     const char* keys = static_cast<const char*>(cache.keys) + (start + offset) * bytes;
     for (std::ptrdiff_t d = 0; d < dim; d += key_step) {
-      __builtin_prefetch(keys + d * size * bytes, 1);
+      prefetch_to_write(keys + d * size * bytes);
     }
     const char* values = static_cast<const char*>(cache.values) + (start + offset * dim) * bytes;
-    for (std::ptrdiff_t at = 0; at < dim * bytes; at += 64) __builtin_prefetch(values + at, 1);
+    for (std::ptrdiff_t at = 0; at < dim * bytes; at += 64) prefetch_to_write(values + at);
   }
 }
 
