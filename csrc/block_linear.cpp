@@ -24,7 +24,6 @@ void run_block_linear(Frame& frame, const Int8Kernels& kernels, int bytes, const
   shape.num_panels = num_panels;
   shape.panels_together = 4;  // two gated pairs
   shape.row_bytes = row_bytes;
-  shape.row_cache = kRowCacheBytes;
   shape.row_multiple = 12;
   shape.min_multiples = 5;
   shape.max_multiples = 40;

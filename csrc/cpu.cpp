@@ -1,10 +1,12 @@
 #include "cpu.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <stdexcept>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#include <unistd.h>
 #if defined(__linux__)
 #include <sys/syscall.h>
 #endif
@@ -73,6 +75,18 @@ const Kernels& kernels_by_name(const std::string& name) {
     if (name == kernels->name) return *kernels;
   }
   throw std::invalid_argument("instruction set '" + name + "' is not available here");
+}
+
+std::size_t second_cache_bytes() {
+  static const std::size_t found = [] {
+    long bytes = 0;
+#if defined(_SC_LEVEL2_CACHE_SIZE)
+    bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+#endif
+    constexpr long kSmall = 512 * 1024, kLarge = 4 * 1024 * 1024;
+    return static_cast<std::size_t>(std::clamp(bytes, kSmall, kLarge));
+  }();
+  return found;
 }
 
 }  // namespace headrace

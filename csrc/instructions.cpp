@@ -10,9 +10,6 @@
 namespace headrace {
 namespace {
 
-// Where there are tiles, the second cache is four times as large.
-constexpr std::size_t kTileRowCacheBytes = 4 * kRowCacheBytes;
-
 const float* or_null(const std::vector<float>& values) {
   return values.empty() ? nullptr : values.data();
 }
@@ -116,7 +113,6 @@ void LinearOp::run(Frame& frame) const {
   shape.num_panels = num_panels;
   shape.panels_together = 4;  // two gated pairs
   shape.row_bytes = static_cast<std::size_t>(depth) * (kernels.needs_bf16 ? 2 : 4);
-  shape.row_cache = kernels.needs_bf16 ? kTileRowCacheBytes : kRowCacheBytes;
   shape.row_multiple = kernels.row_block;
   shape.min_multiples = 4;
   shape.max_multiples = 20;

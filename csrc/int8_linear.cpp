@@ -26,7 +26,6 @@ void run_int8_linear(Frame& frame, const Int8Kernels& kernels, const InputRows& 
   shape.num_panels = num_panels;
   shape.panels_together = 2;  // gated pairs, and tiles
   shape.row_bytes = static_cast<std::size_t>(row_bytes);
-  shape.row_cache = kRowCacheBytes;
   shape.row_multiple = 32;
   shape.min_multiples = 2;
   shape.max_multiples = 16;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cpu.h"
 #include "frame.h"
 
 namespace headrace {
@@ -11,15 +12,17 @@ namespace headrace {
 // Rows always done in one go: splitting them would read the weights twice from memory.
 constexpr int kRowsTogether = 64;
 
-// Bytes of activations that stay in a core's second cache while panels pass by.
-constexpr std::size_t kRowCacheBytes = 192 * 1024;
+// So many that threads end together although one may be slower.
+constexpr int kTasksOfAThread = 12;
+
+// Bytes of activations that stay in a core's second cache while panels and results pass by.
+inline std::size_t row_cache_bytes() { return second_cache_bytes() / 8 * 3; }
 
 struct ProductShape {
   int num_rows;
   int num_panels;
   int panels_together;     // that go well together: gated pairs, tiles
   std::size_t row_bytes;   // of activations
-  std::size_t row_cache;   // bytes of them a task may have
   int row_multiple;        // rows of whole register blocks or tiles
   int min_multiples;       // of those in a task, whatever the cache holds
   int max_multiples;
@@ -30,7 +33,7 @@ struct ProductShape {
 inline int rows_of_a_task(const ProductShape& shape) {
   if (shape.num_rows <= kRowsTogether) return shape.num_rows;
   const int multiple = shape.row_multiple;
-  const int fit = std::clamp(static_cast<int>(shape.row_cache / shape.row_bytes),
+  const int fit = std::clamp(static_cast<int>(row_cache_bytes() / shape.row_bytes),
                              shape.min_multiples * multiple, shape.max_multiples * multiple);
   const int chunks = (shape.num_rows + fit - 1) / fit;
   return ((shape.num_rows + chunks - 1) / chunks + multiple - 1) / multiple * multiple;
@@ -50,10 +53,11 @@ void for_product_tasks(const Frame& frame, const ProductShape& shape, Multiply&&
                    [&](int begin, int end) { multiply(0, num_rows, begin, end); });
     return;
   }
-  // Enough tasks that threads end together.
+  // As many tasks for each thread.
   const int groups = (num_panels + unit - 1) / unit;
-  const int wanted = threads == 1 ? 1 : std::max(1, 8 * threads / row_tasks);
-  const int panel_tasks = std::min(groups, wanted);
+  const int wanted = (kTasksOfAThread * threads + row_tasks - 1) / row_tasks;
+  const int even = row_tasks % threads ? (wanted + threads - 1) / threads * threads : wanted;
+  const int panel_tasks = threads == 1 ? 1 : std::min(groups, even);
   parallel(threads, row_tasks * panel_tasks, [&](int task) {
     const int row = task / panel_tasks * chunk, part = task % panel_tasks;
     const auto bound = [&](int p) {
