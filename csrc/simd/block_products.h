@@ -318,18 +318,19 @@ void code_rows(Kind kind, int rows, const CodeBlock* const* blocks, int num_pane
   }
 }
 
-// The same for any number of rows.
+// The same for any number of rows. `ahead`, if given, is asked for on the way.
 template <Format F, bool Both>
 void code_tiles(const CodeBlock* const* blocks, int num_panels, int num_blocks,
                 const InputBlock* x, std::ptrdiff_t x_stride, int num_rows, float* c,
-                std::ptrdiff_t c_stride) {
+                std::ptrdiff_t c_stride, const ResultLines* ahead) {
   using C = Codes<F>;
   const int tiles = (num_rows + kBlockTileRows - 1) / kBlockTileRows;
   for (int i = 0; i < tiles; ++i) {
-    const int row = num_rows * i / tiles;
+    const int row = num_rows * i / tiles, past = num_rows * (i + 1) / tiles;
+    if (ahead) ahead->ask_for(row, past);
     code_rows<kBlockTileRows>(CodeKind<Both, C::kChain, C::kParts, C::kZero == 0>{C::kZero},
-                              num_rows * (i + 1) / tiles - row, blocks, num_panels, num_blocks,
-                              x + row * x_stride, x_stride, c + row * c_stride, c_stride);
+                              past - row, blocks, num_panels, num_blocks, x + row * x_stride,
+                              x_stride, c + row * c_stride, c_stride);
   }
 }
 
@@ -343,7 +344,7 @@ constexpr int block_beside(Format f, int rows) {
 struct BlockFormat {
   void (*unpack)(const std::uint8_t*, int, int, CodeBlock*);
   void (*tiles)(const CodeBlock* const*, int, int, const InputBlock*, std::ptrdiff_t, int, float*,
-                std::ptrdiff_t);
+                std::ptrdiff_t, const ResultLines*);
   FusedProducts<InputBlock, kFewBlockRows> fused;
 };
 
@@ -397,6 +398,7 @@ inline void block_linear_unpacked(const BlockArgs& a, int row_begin, int num_row
     const int count = std::min(kUnpackedPanels, panel_end - begin);
     const PanelRef* panels = a.linear.panels + begin;
     const bool same = count == 2 && panels[0].format == panels[1].format;
+    const ResultLines results{a.linear, row_begin, panels, count};
     std::fill_n(sums, num_rows * kStride, 0.0f);
     for (int block = 0; block < num_blocks; block += kBlockStretch) {
       const int blocks = std::min(kBlockStretch, num_blocks - block);
@@ -409,7 +411,7 @@ inline void block_linear_unpacked(const BlockArgs& a, int row_begin, int num_row
       for (int p = 0; p < count; p += same ? 2 : 1) {
         block_format_of(panels[p].format, a.bytes)
             .tiles(unpacked + p, same ? 2 : 1, blocks, x + block, a.x_stride, num_rows,
-                   sums + p * kPanelWidth, kStride);
+                   sums + p * kPanelWidth, kStride, block + p == 0 ? &results : nullptr);
       }
     }
     finish(a.linear, row_begin, num_rows, panels, count, sums, kStride);

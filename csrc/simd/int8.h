@@ -150,6 +150,7 @@ inline void int8_linear(const Int8Args& a, int row_begin, int row_end, int panel
     for (int i = 0; i < blocks; ++i) {
       const int row = row_begin + num_rows * i / blocks;
       const int rows = row_begin + num_rows * (i + 1) / blocks - row;
+      ResultLines{a.linear, row, panels, count}.ask_for(0, rows);
       int8_row_block<kInt8Rows>(a, row, rows, panels, count, sums);
       finish_int8(a, row, rows, panels, count, sums);
     }

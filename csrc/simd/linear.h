@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "simd/lines_ahead.h"
 #include "simd/math.h"
 #include "simd/panels.h"
 #include "simd/tile.h"
@@ -215,6 +216,7 @@ inline void linear_unpacked(const LinearArgs& a, int row_begin, int num_rows, in
   for (int begin = panel_begin; begin < panel_end; begin += step) {
     const int count = panel_end - begin < step ? panel_end - begin : step;
     const PanelRef* panels = a.panels + begin;
+    const ResultLines results{a, row_begin, panels, count};
     for (int k = 0; k < a.depth; k += kStretch) {
       const int depth = a.depth - k < kStretch ? a.depth - k : kStretch;
       const int num_blocks = (depth + kBlockDepth - 1) / kBlockDepth;
@@ -230,7 +232,12 @@ inline void linear_unpacked(const LinearArgs& a, int row_begin, int num_rows, in
                               kBeside * kPanelWidth,
                               k > 0};
       const EvenPanels<Float32> panel{weights, kStretch * kPanelWidth, kPanelWidth};
-      run_tiles(tile, panel, num_rows, count);
+      const NextStretch next = stretch_after(a, begin, count, panel_end, k / kBlockDepth,
+                                             kStretch / kBlockDepth);
+      run_tiles(tile, panel, num_rows, count, [&](int row, int past) {
+        if (k == 0) results.ask_for(row, past);
+        next.ask_for(row, past, num_rows);
+      });
     }
     finish(a, row_begin, num_rows, panels, count, sums, kBeside * kPanelWidth);
   }

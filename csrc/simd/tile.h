@@ -107,14 +107,22 @@ void run_row_block(const TileOperands& t, const Panels& b, int rows, int row, in
   }
 }
 
-template <typename Panels>
-void run_tiles(const TileOperands& t, const Panels& b, int num_rows, int num_panels) {
+// `before(row, past)` is called before each block of rows.
+template <typename Panels, typename Before>
+void run_tiles(const TileOperands& t, const Panels& b, int num_rows, int num_panels,
+               Before&& before) {
   const int blocks = (num_rows + kRowBlock - 1) / kRowBlock;
   for (int i = 0; i < blocks; ++i) {
     // Even blocks: a last block of one row would be all latency.
-    const int row = num_rows * i / blocks;
-    run_row_block<kRowBlock>(t, b, num_rows * (i + 1) / blocks - row, row, num_panels);
+    const int row = num_rows * i / blocks, past = num_rows * (i + 1) / blocks;
+    before(row, past);
+    run_row_block<kRowBlock>(t, b, past - row, row, num_panels);
   }
+}
+
+template <typename Panels>
+void run_tiles(const TileOperands& t, const Panels& b, int num_rows, int num_panels) {
+  run_tiles(t, b, num_rows, num_panels, [](int, int) {});
 }
 
 }  // namespace
