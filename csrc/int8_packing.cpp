@@ -37,7 +37,8 @@ void pack_int8_panel(const Int8Kernels& kernels, const StoredMatrix& m, int pane
       std::memcpy(quads, codes + k, kQuad);
       for (int i = 0; i < kQuad; ++i) sum += static_cast<std::int8_t>(codes[k + i]);
     }
-    const std::int32_t correction = -128 * sum;
+    // Modulo 2^32, as the sums that it is added to: their total always fits.
+    const std::uint32_t correction = 0u - 128u * static_cast<std::uint32_t>(sum);
     std::memcpy(out + 4 * lane, &scale, sizeof scale);
     std::memcpy(out + kInt8CorrectionsAt + 4 * lane, &correction, sizeof correction);
   }
