@@ -39,6 +39,14 @@ class Held:
         return self._call(*args, **options)
 
 
+def hold(engine: FakeEngine, method: str) -> tuple[Any, Held]:
+    """Let this method of the renderer or the tokenizer wait; with whose it is."""
+    owner: Any = engine.renderer if method.startswith("render") else engine.tokenizer
+    held = Held(getattr(owner, method))
+    setattr(owner, method, held)
+    return owner, held
+
+
 @pytest.mark.parametrize(
     ("path", "body", "method"),
     [
@@ -56,9 +64,7 @@ class Held:
 async def test_others_are_answered_while_a_prompt_is_rendered(
     engine: FakeEngine, path: str, body: dict[str, Any], method: str
 ) -> None:
-    owner: Any = engine.renderer if method.startswith("render") else engine.tokenizer
-    held = Held(getattr(owner, method))
-    setattr(owner, method, held)
+    _owner, held = hold(engine, method)
     transport = httpx.ASGITransport(app=build_app(engine, ServerSettings()))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         asking = asyncio.create_task(client.post(path, json=body))
@@ -82,9 +88,7 @@ async def test_chats_are_answered_however_much_is_tokenised(
     engine: FakeEngine, path: str, body: dict[str, Any], method: str
 ) -> None:
     """As many long texts as asyncio has threads once held every chat back."""
-    owner: Any = engine.renderer if method.startswith("render") else engine.tokenizer
-    held = Held(getattr(owner, method))
-    setattr(owner, method, held)
+    owner, held = hold(engine, method)
     transport = httpx.ASGITransport(app=build_app(engine, ServerSettings()))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         asking = [asyncio.create_task(client.post(path, json=body)) for _ in range(40)]
