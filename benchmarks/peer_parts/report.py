@@ -58,7 +58,10 @@ NOTES = """\
 All get the same random token ids (no tokenizer in the timed part), decode greedily past any end
 token, use the same number of threads and keep no prefixes; each answer's length is checked.
 
-- headrace: `LLM.generate`, its engine in a process of its own.
+- headrace: `LLM.generate`, its engine in a process of its own. Of the GGUF file it multiplies
+  activations of 16 bits, where OpenVINO and llama.cpp round them to 8.
+- headrace int8: the same with `quantization="int8"`: 8 bits, for the GGUF file those of the
+  activations alone, like the peers.
 - OpenVINO GenAI: `ContinuousBatchingPipeline` on the GGUF file itself.
 - vLLM for the CPU: `LLM.generate`, bfloat16.
 - llama.cpp: the C functions behind llama-cpp-python, one batch a step with a token of each

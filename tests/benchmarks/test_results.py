@@ -160,11 +160,12 @@ def test_every_target_names_a_cell_and_a_work_that_exist() -> None:
 
 def test_plan_of_a_work_names_what_its_targets_need() -> None:
     cells = {cell.key: cell.engines for cell in plan(["W2"], PEERS, "amx")}
-    assert cells == {"W2 gguf": (HEADRACE, OPENVINO, LLAMA_CPP), "W2 bf16": (HEADRACE, VLLM)}
+    assert cells == {"W2 gguf": (HEADRACE, INT8, OPENVINO, LLAMA_CPP), "W2 bf16": (HEADRACE, VLLM)}
 
 
 def test_plan_without_peers_keeps_headrace() -> None:
-    assert {cell.engines for cell in plan(["W1", "W2", "W3"], [], "amx")} == {(HEADRACE,)}
+    cells = plan(["W1", "W2", "W3"], [], "amx")
+    assert {cell.engines for cell in cells} == {(HEADRACE,), (HEADRACE, INT8)}
 
 
 def test_plan_of_instruction_sets_adds_engines_to_cells() -> None:
