@@ -1,0 +1,1 @@
+"""The small real models of the tests: fetched, put together, converted, checked."""
