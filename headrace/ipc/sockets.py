@@ -19,6 +19,8 @@ CORE_SOCKET = "core"
 """What goes to the core; the core binds it."""
 FRONT_SOCKET = "front"
 """What goes to the front process; the front process binds it."""
+_READABLE = int(zmq.POLLIN)
+"""As a plain number: the operators of flags are functions of Python."""
 MAX_PATH = 100
 """Bytes of a socket's path; systems allow 104 to 108."""
 
@@ -177,7 +179,7 @@ class Receiver:
         return frames
 
     def _has_frame(self) -> bool:
-        return bool(cast(int, self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+        return bool(cast(int, self._socket.getsockopt(zmq.EVENTS)) & _READABLE)
 
     def close(self) -> None:
         """Idempotent."""

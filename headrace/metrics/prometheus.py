@@ -1,13 +1,23 @@
 """Measurements as Prometheus metrics, under the names dashboards of this field know.
 
-Each logger has a registry of its own, so several engines in one process do not collide.
+Each logger has a registry of its own, so several engines in one process do not collide. What each
+step changes is kept as plain numbers, and becomes metrics when somebody asks for them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from threading import Lock
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+from prometheus_client import Metric as Family
+from prometheus_client.registry import RestrictedRegistry
 
 from headrace.config.engine import EngineConfig
 from headrace.messages.outputs import FinishReason, SchedulerStats
@@ -56,6 +66,26 @@ _DRAFT_COUNTERS = {
 }  # fmt: skip
 
 
+class _FreshRegistry(CollectorRegistry):
+    """A registry whose metrics are brought up to date before they are read.
+
+    Args:
+        refresh: does so.
+    """
+
+    def __init__(self, refresh: Callable[[], None]) -> None:
+        super().__init__()
+        self._refresh = refresh
+
+    def collect(self) -> Iterable[Family]:
+        self._refresh()
+        return super().collect()
+
+    def restricted_registry(self, names: Iterable[str]) -> RestrictedRegistry:
+        self._refresh()
+        return super().restricted_registry(names)
+
+
 class PrometheusStatLogger:
     """Engine metrics in a registry of their own, and the HTTP server's beside them.
 
@@ -68,7 +98,10 @@ class PrometheusStatLogger:
     def __init__(
         self, config: EngineConfig, *, prefix: str = "headrace", engine: str = "0"
     ) -> None:
-        self.registry = CollectorRegistry()
+        self.registry: CollectorRegistry = _FreshRegistry(self._publish)
+        self._stats = self._published_stats = SchedulerStats()
+        self._num_generation_tokens = self._num_published_tokens = 0
+        self._publishing = Lock()
         self._prefix = prefix
         self._model_name = config.model.served_names[0]
         self._labels = (self._model_name, engine)
@@ -84,7 +117,6 @@ class PrometheusStatLogger:
         self._kv_blocks = None
         if config.cache.kv_cache_metrics_sample is not None:
             self._kv_blocks = KVBlockMetrics(self.registry, prefix, labels)
-        self._last_stats = SchedulerStats()
 
     def render(self) -> bytes:
         """All metrics in the text format that Prometheus scrapes."""
@@ -96,24 +128,11 @@ class PrometheusStatLogger:
 
     def record(self, scheduler: SchedulerStats, iteration: IterationStats) -> None:
         """Take in one iteration."""
-        self._running.set(scheduler.num_running)
-        self._waiting.set(scheduler.num_waiting)
-        self._waiting_for["capacity"].set(scheduler.num_waiting - scheduler.num_held)
-        self._waiting_for["deferred"].set(scheduler.num_held)
-        self._kv_usage.set(scheduler.kv_cache_usage)
-        for counter, name in self._core_counters:
-            counter.inc(max(0, getattr(scheduler, name) - getattr(self._last_stats, name)))
-        last_at = self._last_stats.num_accepted_tokens_per_pos or [0] * len(self._accepted_at)
-        now_at = scheduler.num_accepted_tokens_per_pos
-        for counter, now, before in zip(self._accepted_at, now_at, last_at, strict=False):
-            counter.inc(max(0, now - before))
-        if self._kv_blocks is not None and scheduler.kv_block_times is not None:
-            self._kv_blocks.record(scheduler.kv_block_times)
-        self._last_stats = scheduler
+        self._stats = scheduler
+        self._num_generation_tokens += iteration.num_generation_tokens
         if iteration.num_step_tokens:
-            self._iteration_tokens.observe(iteration.num_step_tokens)
-        if iteration.num_generation_tokens:
-            self._generation_tokens.inc(iteration.num_generation_tokens)
+            self._iteration_tokens.observe_all((iteration.num_step_tokens,))
+        self._itl.observe_all(iteration.inter_token_latencies)
         if iteration.num_prompt_tokens:
             self._prompt_tokens.inc(iteration.num_prompt_tokens)
             self._cached_tokens.inc(iteration.num_cached_tokens)
@@ -123,9 +142,30 @@ class PrometheusStatLogger:
             self._cached_from.inc(num_cached)
         for seconds in iteration.time_to_first_tokens:
             self._ttft.observe(seconds)
-        self._itl.observe_all(iteration.inter_token_latencies)
         for finished in iteration.finished:
             self._record_finished(finished)
+
+    def _publish(self) -> None:
+        """Make metrics of what the iterations since the last time came to. From any thread."""
+        with self._publishing:
+            now, before = self._stats, self._published_stats
+            self._published_stats = now
+            self._running.set(now.num_running)
+            self._waiting.set(now.num_waiting)
+            self._waiting_for["capacity"].set(now.num_waiting - now.num_held)
+            self._waiting_for["deferred"].set(now.num_held)
+            self._kv_usage.set(now.kv_cache_usage)
+            for counter, name in self._core_counters:
+                counter.inc(max(0, getattr(now, name) - getattr(before, name)))
+            last_at = before.num_accepted_tokens_per_pos or [0] * len(self._accepted_at)
+            now_at = now.num_accepted_tokens_per_pos
+            for counter, new, old in zip(self._accepted_at, now_at, last_at, strict=False):
+                counter.inc(max(0, new - old))
+            if self._kv_blocks is not None and now.kv_block_times is not None:
+                self._kv_blocks.record(now.kv_block_times)
+            num_tokens = self._num_generation_tokens
+            self._generation_tokens.inc(num_tokens - self._num_published_tokens)
+            self._num_published_tokens = num_tokens
 
     def log(self) -> None:
         """Nothing: Prometheus comes and asks."""
@@ -149,6 +189,12 @@ class PrometheusStatLogger:
             self._name(name), help, LABELS, buckets=tuple(buckets), registry=self.registry
         )
         return histogram.labels(*self._labels)
+
+    def _step_histogram(self, name: str, help: str, buckets: Sequence[float]) -> TokenHistogram:
+        labels = dict(zip(LABELS, self._labels, strict=True))
+        histogram = TokenHistogram(self._name(name), help, labels, buckets)
+        self.registry.register(histogram)
+        return histogram
 
     def _name(self, name: str) -> str:
         return f"{self._prefix}:{name}"
@@ -242,7 +288,7 @@ class PrometheusStatLogger:
             registry=self.registry,
         ).labels(*self._labels, "local_cache_hit")
         self._generation_tokens = self._counter("generation_tokens", "Generated tokens.")
-        self._iteration_tokens = self._histogram(
+        self._iteration_tokens = self._step_histogram(
             "iteration_tokens_total", "Tokens computed per step.", ITERATION_BUCKETS
         )
         self._request_prompt = self._histogram(
@@ -275,13 +321,9 @@ class PrometheusStatLogger:
         self._ttft = self._histogram(
             "time_to_first_token_seconds", "Arrival to first token.", TTFT_BUCKETS
         )
-        self._itl = TokenHistogram(
-            self._name("inter_token_latency_seconds"),
-            "Between two tokens of a request.",
-            dict(zip(LABELS, self._labels, strict=True)),
-            ITL_BUCKETS,
+        self._itl = self._step_histogram(
+            "inter_token_latency_seconds", "Between two tokens of a request.", ITL_BUCKETS
         )
-        self.registry.register(self._itl)
         self._tpot = self._histogram(
             "request_time_per_output_token_seconds",
             "Mean time per token after the first.",

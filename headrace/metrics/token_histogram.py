@@ -1,4 +1,4 @@
-"""A Prometheus histogram for what is measured at every token: written by one thread, no locks."""
+"""A Prometheus histogram for what is measured at every step: written by one thread, no locks."""
 
 from __future__ import annotations
 
