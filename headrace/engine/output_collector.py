@@ -67,24 +67,19 @@ class RequestOutputCollector:
                 self.fail(error)
                 return
         waiter = self._waiter
-        is_awaited = waiter is not None and not waiter.done()
-        if self._take is not None and is_awaited and not output.finished and self._pushed(output):
-            return
+        if waiter is not None and not waiter.done():
+            if self._take is not None and not output.finished:
+                try:
+                    if self._take(output):
+                        return
+                except Exception as error:  # the reader's business, not that of whoever puts
+                    self.fail(error)
+                    return
+            waiter.set_result(None)
         if self._pending is None:
             self._pending = output
         else:
             _merge(self._pending, output, self._kind is RequestOutputKind.DELTA)
-        if waiter is not None and is_awaited:
-            waiter.set_result(None)
-
-    def _pushed(self, output: RequestOutput) -> bool:
-        """Whether nothing is left for the reader to do."""
-        assert self._take is not None
-        try:
-            return self._take(output)
-        except Exception as error:  # the reader's business, not that of whoever puts
-            self.fail(error)
-            return True
 
     def fail(self, error: Exception) -> None:
         """Let the reader have an error after what is pending. The first one counts."""

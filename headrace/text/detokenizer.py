@@ -35,6 +35,12 @@ class IncrementalDetokenizer:
         token_ids: the answer's ids so far.
     """
 
+    __slots__ = (
+        "_drops_space", "_held_back", "_include_stop", "_min_tokens", "_num_chars",
+        "_num_sent_parts", "_parts", "_pending", "_skip_special_tokens", "_stop", "_tail",
+        "_tokenizer", "_whole_texts", "token_ids",
+    )  # fmt: skip
+
     def __init__(
         self,
         tokenizer: Tokenizer,
@@ -85,8 +91,16 @@ class IncrementalDetokenizer:
         num_text_tokens = len(new_token_ids)
         if stop_terminated and not self._include_stop:
             num_text_tokens -= 1
-        elif not self._stop:
-            self._add_all(new_token_ids)
+        elif not self._stop:  # what streams do most
+            self.token_ids += new_token_ids
+            for token_id in new_token_ids:
+                is_whole = not self._pending and not self._drops_space
+                text = self._whole_texts.get(token_id) if is_whole else None
+                if text is None:
+                    text = self._decode(token_id)
+                if text:
+                    self._parts.append(text)
+                    self._num_chars += len(text)
             return None
         for token_id in new_token_ids[:num_text_tokens]:
             self.token_ids.append(token_id)
@@ -97,18 +111,6 @@ class IncrementalDetokenizer:
                     return stop
         self.token_ids.extend(new_token_ids[num_text_tokens:])
         return None
-
-    def _add_all(self, new_token_ids: Sequence[int]) -> None:
-        """Take in tokens when there is no stop string to look for: what streams do most."""
-        self.token_ids += new_token_ids
-        for token_id in new_token_ids:
-            is_whole = not self._pending and not self._drops_space
-            text = self._whole_texts.get(token_id) if is_whole else None
-            if text is None:
-                text = self._decode(token_id)
-            if text:
-                self._parts.append(text)
-                self._num_chars += len(text)
 
     def next_text(self, *, finished: bool, delta: bool) -> str:
         """What may be shown now.

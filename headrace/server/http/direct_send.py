@@ -41,6 +41,8 @@ class Burst:
     cost the next one its place in the processor's caches.
     """
 
+    __slots__ = ("_pieces",)
+
     def __init__(self) -> None:
         self._pieces: list[tuple[RequestResponseCycle, bytes]] = []
 
@@ -68,32 +70,31 @@ class Connection:
 
     Args:
         cycle: of the request, and its answer, in uvicorn.
-        scope: where the bytes are noted.
         burst: what it is written with.
+
+    Attributes:
+        flow: its `write_paused` says whether so much is unsent that no more shall be written.
+        num_bytes: written so far, without what marks the chunks.
     """
 
-    __slots__ = ("_burst", "_cycle", "_flow", "_scope")
+    __slots__ = ("_burst", "_cycle", "flow", "num_bytes")
 
-    def __init__(self, cycle: RequestResponseCycle, scope: Scope, burst: Burst) -> None:
+    def __init__(self, cycle: RequestResponseCycle, burst: Burst) -> None:
         self._cycle = cycle
-        self._flow = cycle.flow
-        self._scope = scope
         self._burst = burst
+        self.flow = cycle.flow
+        self.num_bytes = 0
 
     @classmethod
     def of(cls, scope: Scope) -> Connection | None:
         """That of a request; None where others stand between, or it is not uvicorn that serves."""
         cycle = getattr(scope.get(DIRECT_SEND), "__self__", None)
         if isinstance(cycle, RequestResponseCycle) and cycle.chunked_encoding:
-            return cls(cycle, scope, scope[BURST])
+            return cls(cycle, scope[BURST])
         return None
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether so much is unsent that no more shall be written."""
-        return self._flow.write_paused
 
     def write(self, body: bytes) -> None:
         """Write a piece, not an empty one. For a client that has gone it is dropped."""
-        self._scope[STREAMED_BYTES] += len(body)
-        self._burst.add(self._cycle, b"%x\r\n%b\r\n" % (len(body), body))
+        num_bytes = len(body)
+        self.num_bytes += num_bytes
+        self._burst.add(self._cycle, b"%x\r\n%b\r\n" % (num_bytes, body))

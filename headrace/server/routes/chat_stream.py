@@ -17,8 +17,14 @@ class ChatFrames:
     Implements `sse.FrameMaker`.
     """
 
+    __slots__ = (
+        "_is_plain", "_plan", "_readers", "_tally", "_tells_all", "_text_frames", "_wants_tokens",
+        "_writers",
+    )  # fmt: skip
+
     def __init__(self, plan: ChatPlan) -> None:
         self._plan = plan
+        self._tally = plan.tally
         usage = plan.usage
         self._wants_tokens = plan.tells_token_ids or plan.tells_logprobs
         self._tells_all = self._wants_tokens or usage.in_every_chunk
@@ -34,19 +40,19 @@ class ChatFrames:
         Raises:
             EngineGenerateError: the answer could not be finished.
         """
-        tally, answers = self._plan.tally, output.outputs
+        answers = output.outputs
         if len(answers) == 1:
             answer = answers[0]
             text_frames = self._text_frames.get(answer.index)
             if text_frames is not None and answer.finish_reason is None:
-                tally.completion_tokens += len(answer.token_ids)
+                self._tally.completion_tokens += len(answer.token_ids)
                 if self._is_plain:
                     return text_frames.frame(answer.text)
                 piece = self._readers[answer.index].read(answer, is_last=False)
                 if piece.is_content:
                     return text_frames.frame(piece.content)
                 return frame(_chunk(self._plan, [_choice(answer.index, _delta(self._plan, piece))]))
-        tally.add(job, output)
+        self._tally.add(job, output)
         return b"".join([self._frames(output, answer) for answer in output.outputs])
 
     def end(self) -> bytes:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
-from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -40,6 +39,7 @@ class TextFrames:
         sample: a chunk whose text is MARK.
     """
 
+    __slots__ = ("_after", "_before")
     MARK = "\0text\0"
 
     def __init__(self, sample: msgspec.Struct) -> None:
@@ -109,8 +109,9 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         if DIRECT_SEND in scope:
             send = _counting(scope, scope[DIRECT_SEND])
-        if self._live.only_stream is not None and (connection := Connection.of(scope)) is not None:
-            self._live.only_stream.push_to(partial(self._write, connection))
+        connection = None if self._live.only_stream is None else Connection.of(scope)
+        if self._live.only_stream is not None and connection is not None:
+            self._live.only_stream.push_to(self._writer(connection))
         try:
             if self._keep_alive:
                 await self._send_kept_alive(send)
@@ -122,6 +123,9 @@ class EventStream(Response):
             await _send_failure(send, error)
         else:
             await _send_body(send, self._frames.end() + DONE, more=False)
+        finally:
+            if connection is not None:
+                scope[STREAMED_BYTES] += connection.num_bytes
 
     async def _send_outputs(self, send: Send) -> None:
         take, only_stream = self._frames.take, self._live.only_stream
@@ -137,14 +141,19 @@ class EventStream(Response):
                     self._num_sent += 1
                     await _send_body(send, body)
 
-    def _write(self, connection: Connection, output: RequestOutput) -> bool:
-        """Send an output, unless the client is slow; see `RequestOutputStream.push_to`."""
-        if connection.is_slow:
-            return False
-        if body := self._frames.take(0, output):
-            self._num_sent += 1
-            connection.write(body)
-        return True
+    def _writer(self, connection: Connection) -> Callable[[RequestOutput], bool]:
+        """What sends an output, unless the client is slow; see `RequestOutputStream.push_to`."""
+        take, flow, write = self._frames.take, connection.flow, connection.write
+
+        def push(output: RequestOutput) -> bool:
+            if flow.write_paused:
+                return False
+            if body := take(0, output):
+                self._num_sent += 1
+                write(body)
+            return True
+
+        return push
 
     async def _send_kept_alive(self, send: Send) -> None:
         """Send the outputs, and comments while none come."""
