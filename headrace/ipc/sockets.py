@@ -140,13 +140,10 @@ class Receiver:
         Raises:
             SocketClosedError: the process closes its sockets.
         """
-        while True:
-            try:
-                frames = self._socket.recv_multipart()
-            except zmq.ContextTerminated:
-                raise SocketClosedError from None
-            if len(frames) == 1:  # none of our senders makes messages of several frames
-                return frames[0]
+        try:
+            return self._socket.recv()
+        except zmq.ContextTerminated:
+            raise SocketClosedError from None
 
     def wait(self, timeout: float | None, *, other: int | None = None) -> bool:
         """Wait for a frame, for `other` (a file descriptor) to become readable, or the timeout.
@@ -173,9 +170,7 @@ class Receiver:
         """All frames that are here now, without waiting."""
         frames: list[bytes] = []
         while self._has_frame():
-            message = self._socket.recv_multipart(zmq.NOBLOCK)
-            if len(message) == 1:
-                frames.append(message[0])
+            frames.append(self._socket.recv(zmq.NOBLOCK))
         return frames
 
     def _has_frame(self) -> bool:

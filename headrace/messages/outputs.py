@@ -73,8 +73,11 @@ class RequestProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_preemptions: int
 
 
-class EngineCoreOutput(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """What one step gave one request."""
+class EngineCoreOutput(
+    msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True, gc=False
+):
+    """What one step gave one request. The garbage collector need not know: nothing in it leads back
+    to it."""
 
     request_id: str
     new_token_ids: list[int]
