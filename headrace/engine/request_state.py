@@ -50,9 +50,9 @@ class RequestState:
     """
 
     __slots__ = (
-        "_cumulative_logprob", "_has_sent", "_logprob_maker", "_logprobs",
-        "_num_sent", "_prompt_logprobs", "_stream_interval", "_token_ids", "detokenizer",
-        "external_id", "index", "kind", "ledger", "num_cached_tokens", "parent", "prompt",
+        "_cumulative_logprob", "_has_sent", "_is_delta", "_is_final_only", "_logprob_maker",
+        "_logprobs", "_num_sent", "_prompt_logprobs", "_stream_interval", "_token_ids",
+        "detokenizer", "external_id", "index", "ledger", "num_cached_tokens", "parent", "prompt",
         "request_id", "sink",
     )  # fmt: skip
 
@@ -74,7 +74,8 @@ class RequestState:
         self.request_id = request_id
         self.external_id = external_id
         self.prompt = prompt
-        self.kind = params.output_kind
+        self._is_delta = params.output_kind is RequestOutputKind.DELTA
+        self._is_final_only = params.output_kind is RequestOutputKind.FINAL_ONLY
         self.sink = sink
         self.parent = parent
         self.index = index
@@ -136,7 +137,7 @@ class RequestState:
         """What is to be passed on now; None when nothing is yet."""
         is_finished = finish_reason is not None
         if not is_finished:
-            if self.kind is RequestOutputKind.FINAL_ONLY:
+            if self._is_final_only:
                 return None
             num_new = len(self._token_ids) - self._num_sent
             if num_new < self._stream_interval and self._has_sent:
@@ -149,7 +150,7 @@ class RequestState:
             if not answers:
                 return None
         prompt_logprobs = self._prompt_logprobs
-        if self._has_sent and self.kind is RequestOutputKind.DELTA:
+        if self._has_sent and self._is_delta:
             prompt_logprobs = None
         self._has_sent = True
         return RequestOutput(
@@ -170,7 +171,7 @@ class RequestState:
         error: str | None,
         error_param: str | None,
     ) -> CompletionOutput:
-        is_delta = self.kind is RequestOutputKind.DELTA
+        is_delta = self._is_delta
         start = self._num_sent if is_delta else 0
         text = ""
         if self.detokenizer is not None:

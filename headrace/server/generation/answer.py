@@ -51,6 +51,11 @@ class Tally:
         reasoning_tokens: those of thoughts, among completion_tokens; None: not counted.
     """
 
+    __slots__ = (
+        "_cached", "_metrics", "_prompts", "_tells_cached", "_tells_details", "completion_tokens",
+        "reasoning_tokens",
+    )  # fmt: skip
+
     def __init__(self, *, tells_cached: bool, tells_details: bool = False) -> None:
         self._tells_cached = tells_cached
         self._tells_details = tells_details

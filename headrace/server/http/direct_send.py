@@ -44,21 +44,21 @@ class Burst:
     __slots__ = ("_pieces",)
 
     def __init__(self) -> None:
-        self._pieces: list[tuple[RequestResponseCycle, bytes]] = []
+        self._pieces: list[tuple[asyncio.Transport, bytes]] = []
 
-    def add(self, cycle: RequestResponseCycle, piece: bytes) -> None:
+    def add(self, transport: asyncio.Transport, piece: bytes) -> None:
         """Write this, before anything that is scheduled from now on."""
         if not self._pieces:
             asyncio.get_running_loop().call_soon(self._write_all)
-        self._pieces.append((cycle, piece))
+        self._pieces.append((transport, piece))
 
     def _write_all(self) -> None:
         pieces, self._pieces = self._pieces, []
-        for cycle, piece in pieces:
-            if cycle.disconnected:
+        for transport, piece in pieces:
+            if transport.is_closing():
                 continue
             try:
-                cycle.transport.write(piece)
+                transport.write(piece)
             except (OSError, RuntimeError) as error:  # the latter is how uvloop says it
                 logger.debug("a stream could not be sent on: %s", error)
 
@@ -73,16 +73,15 @@ class Connection:
         burst: what it is written with.
 
     Attributes:
-        flow: its `write_paused` says whether so much is unsent that no more shall be written.
         num_bytes: written so far, without what marks the chunks.
     """
 
-    __slots__ = ("_burst", "_cycle", "flow", "num_bytes")
+    __slots__ = ("_burst", "_flow", "_transport", "num_bytes")
 
     def __init__(self, cycle: RequestResponseCycle, burst: Burst) -> None:
-        self._cycle = cycle
+        self._flow = cycle.flow
+        self._transport = cycle.transport
         self._burst = burst
-        self.flow = cycle.flow
         self.num_bytes = 0
 
     @classmethod
@@ -93,8 +92,13 @@ class Connection:
             return cls(cycle, scope[BURST])
         return None
 
+    @property
+    def is_slow(self) -> bool:
+        """Whether so much is unsent that no more shall be written."""
+        return self._flow.write_paused
+
     def write(self, body: bytes) -> None:
         """Write a piece, not an empty one. For a client that has gone it is dropped."""
         num_bytes = len(body)
         self.num_bytes += num_bytes
-        self._burst.add(self._cycle, b"%x\r\n%b\r\n" % (num_bytes, body))
+        self._burst.add(self._transport, b"%x\r\n%b\r\n" % (num_bytes, body))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import aclosing
 from typing import Protocol
 
@@ -90,6 +90,7 @@ class EventStream(Response):
     ) -> None:
         self._keep_alive = keep_alive
         self._num_sent = 0
+        self._connection: Connection | None = None
         self._live = live
         self._cut = cut
         self._frames = frames
@@ -109,9 +110,9 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
         if DIRECT_SEND in scope:
             send = _counting(scope, scope[DIRECT_SEND])
-        connection = None if self._live.only_stream is None else Connection.of(scope)
+        self._connection = connection = Connection.of(scope)
         if self._live.only_stream is not None and connection is not None:
-            self._live.only_stream.push_to(self._writer(connection))
+            self._live.only_stream.push_to(_Push(self._frames, connection).take)
         try:
             if self._keep_alive:
                 await self._send_kept_alive(send)
@@ -141,20 +142,6 @@ class EventStream(Response):
                     self._num_sent += 1
                     await _send_body(send, body)
 
-    def _writer(self, connection: Connection) -> Callable[[RequestOutput], bool]:
-        """What sends an output, unless the client is slow; see `RequestOutputStream.push_to`."""
-        take, flow, write = self._frames.take, connection.flow, connection.write
-
-        def push(output: RequestOutput) -> bool:
-            if flow.write_paused:
-                return False
-            if body := take(0, output):
-                self._num_sent += 1
-                write(body)
-            return True
-
-        return push
-
     async def _send_kept_alive(self, send: Send) -> None:
         """Send the outputs, and comments while none come."""
         comments = asyncio.create_task(self._send_comments(send))
@@ -167,10 +154,33 @@ class EventStream(Response):
     async def _send_comments(self, send: Send) -> None:
         """One after each half of the interval in which nothing was sent. A frame only counts up."""
         while True:
-            num_before = self._num_sent
+            before = self._progress()
             await asyncio.sleep(self._keep_alive / 2)
-            if self._num_sent == num_before:
+            if self._progress() == before:
                 await _send_body(send, KEEP_ALIVE)
+
+    def _progress(self) -> tuple[int, int]:
+        """Pieces sent by this task, and bytes past it."""
+        return self._num_sent, 0 if self._connection is None else self._connection.num_bytes
+
+
+class _Push:
+    """The direct way of a stream's outputs to its connection."""
+
+    __slots__ = ("_connection", "_frames")
+
+    def __init__(self, frames: FrameMaker, connection: Connection) -> None:
+        self._frames = frames
+        self._connection = connection
+
+    def take(self, output: RequestOutput) -> bool:
+        """Send an output, unless the client is slow; see `RequestOutputStream.push_to`."""
+        connection = self._connection
+        if connection.is_slow:
+            return False
+        if body := self._frames.take(0, output):
+            connection.write(body)
+        return True
 
 
 def failure_frames(error: Exception) -> bytes:
