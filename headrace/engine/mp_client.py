@@ -264,6 +264,15 @@ class AsyncMPClient(_MPClient):
         self._waiter: asyncio.Future[None] | None = None
         self._calls: dict[int, asyncio.Future[CallResult]] = {}
 
+    @property
+    def dead_error(self) -> BaseException | None:
+        """Why the core is not running any more; None while it is, as far as the loop has been told
+        where it runs: to look at each question would cost a request a tenth of a millisecond."""
+        connection, loop = self._connection, self._loop
+        if loop is not None and loop is running_loop() and connection.handle.child.is_ours:
+            return connection.dead_error
+        return connection.find_end()
+
     async def get_outputs(self) -> EngineCoreOutputs:
         """Wait for the next outputs. One task at a time."""
         loop = self._attach()

@@ -169,8 +169,12 @@ class Receiver:
     def drain(self) -> list[bytes]:
         """All frames that are here now, without waiting."""
         frames: list[bytes] = []
-        while self._has_frame():
-            frames.append(self._socket.recv(zmq.NOBLOCK))
+        try:
+            frames.append(self._socket.recv(zmq.NOBLOCK))  # most often there is one
+            while self._has_frame():
+                frames.append(self._socket.recv(zmq.NOBLOCK))
+        except zmq.Again:
+            pass
         return frames
 
     def _has_frame(self) -> bool:
