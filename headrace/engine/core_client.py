@@ -82,7 +82,8 @@ class AsyncEngineCoreClient(EngineCoreClient, Protocol):
     """A core for the tasks of one event loop."""
 
     async def get_outputs(self) -> EngineCoreOutputs:
-        """As in SyncEngineCoreClient. One task at a time."""
+        """As in SyncEngineCoreClient. One task at a time. The loop has a turn even when outputs are
+        there already."""
         ...
 
     async def call(self, verb: Verb) -> Any:

@@ -274,9 +274,12 @@ class AsyncMPClient(_MPClient):
         return connection.find_end()
 
     async def get_outputs(self) -> EngineCoreOutputs:
-        """Wait for the next outputs. One task at a time."""
+        """Wait for the next outputs. One task at a time. The loop has a turn even when outputs are
+        there already."""
         loop = self._attach()
         connection = self._connection
+        if connection.outputs:
+            await asyncio.sleep(0)
         while not connection.outputs:
             if connection.dead_error is not None:
                 connection.raise_if_dead()

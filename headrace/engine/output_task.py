@@ -98,11 +98,12 @@ class OutputTask:
         iteration = processor.start_iteration(outputs)
         items, size = outputs.outputs, self._chunk_size
         for start in range(0, len(items), size):
+            if start:
+                # Readers run now, and whatever else the loop has to do.
+                await asyncio.sleep(0)
             to_abort = processor.process(items[start : start + size], outputs.timestamp, iteration)
             if to_abort:
                 self._client.abort_requests(to_abort)
-            # Readers run now, and whatever else the loop has to do.
-            await asyncio.sleep(0)
         for finished in iteration.finished:
             self._admission.note_finished(finished.num_prompt_tokens)
         self._front.stats.record(outputs.stats, iteration)
