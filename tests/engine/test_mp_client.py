@@ -218,6 +218,20 @@ async def test_outputs_and_calls_of_an_async_client_come_side_by_side(
     assert all(state["requests"] in (0, 1) for state in states)
 
 
+async def test_loop_has_a_turn_between_outputs_that_are_there_already(
+    async_client: AsyncMPClient,
+) -> None:
+    async_client.add_request(_request("a", max_tokens=50))
+    await async_client.get_outputs()
+    time.sleep(0.3)  # noqa: ASYNC251 - the core goes on, the loop does not
+    await async_client.get_outputs()
+    assert len(async_client._connection.outputs) > 1
+    turns: list[int] = []
+    asyncio.get_running_loop().call_soon(turns.append, 1)
+    await async_client.get_outputs()
+    assert turns
+
+
 async def test_call_cancelled_leaves_the_next_one_alone(async_client: AsyncMPClient) -> None:
     call = asyncio.create_task(async_client.call(GetDebugState()))
     await asyncio.sleep(0)

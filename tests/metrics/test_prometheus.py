@@ -111,6 +111,21 @@ def test_totals_of_the_core_are_added_once() -> None:
     assert value(logger, "iteration_tokens_total_count") == 0
 
 
+def test_part_of_the_registry_is_fresh_each_time_it_is_read() -> None:
+    logger = PrometheusStatLogger(make_config())
+    for total in (2, 4):
+        stats = SchedulerStats(num_running=total, num_preemptions=total)
+        logger.record(stats, IterationStats(num_generation_tokens=2))
+        names = [f"headrace:{name}" for name in (
+            "num_requests_running", "num_preemptions_total", "generation_tokens_total",
+        )]  # fmt: skip
+        part = logger.registry.restricted_registry(names)
+        samples = [one for metric in part.collect() for one in metric.samples]
+        assert {one.name: one.value for one in samples if one.name in names} == dict.fromkeys(
+            names, total
+        )
+
+
 def test_longest_of_the_answers_to_a_request_is_recorded_once() -> None:
     logger = PrometheusStatLogger(make_config())
     parts = [finished(), finished(max_num_generation_tokens=9)]
