@@ -5,6 +5,7 @@
 
 #include "cpu.h"
 #include "formats.h"
+#include "int16_packing.h"
 #include "int8_packing.h"
 #include "thread_pool.h"
 
@@ -35,27 +36,37 @@ CacheType cache_type(const std::string& dtype) {
 Home::Home(const std::string& isa, int num_threads)
     : kernels_(kernels_by_name(isa)),
       int8_kernels_(int8_kernels_beside(kernels_)),
+      int16_kernels_(int16_kernels_beside(kernels_)),
       block_kernels_(block_kernels_beside(kernels_)),
       num_threads_(threads_to_use(num_threads)) {}
 
-std::shared_ptr<Linear> Home::make_linear(int depth, bool int8) const {
+std::shared_ptr<Linear> Home::make_linear(const std::vector<StoredMatrix>& parts,
+                                          Rounding rounding) const {
+  const int depth = parts[0].depth;
+  const bool int8 = rounding == Rounding::Int8;
   if (int8 && depth > kInt8MaxDepth) {
     throw std::invalid_argument("sums over " + std::to_string(depth) +
                                 " columns do not fit int8 products; at most " +
                                 std::to_string(kInt8MaxDepth) + " do");
   }
+  const bool int16 = int16_kernels_ && std::all_of(parts.begin(), parts.end(), fits_int16);
   auto linear = std::make_shared<Linear>();
   linear->memory = arena_;
   linear->depth = depth;
   linear->int8 = int8 ? &int8_kernels_ : nullptr;
+  linear->int16 = int16 && !int8 ? int16_kernels_ : nullptr;
   return linear;
 }
 
-std::vector<PanelRef> Home::pack(const StoredMatrix& matrix, int first_column, bool int8) {
+std::vector<PanelRef> Home::pack(const Linear& linear, const StoredMatrix& matrix,
+                                 int first_column) {
   const int count = num_panels(matrix.rows);
-  const Format format = int8 ? Format::Int8 : matrix.format;
-  const std::size_t size =
-      int8 ? int8_panel_bytes(matrix.depth) : panel_bytes(matrix.format, matrix.depth);
+  const Format format = linear.int8    ? Format::Int8
+                        : linear.int16 ? Format::Int16
+                                       : matrix.format;
+  const std::size_t size = linear.int8    ? int8_panel_bytes(matrix.depth)
+                           : linear.int16 ? int16_panel_bytes(matrix.depth)
+                                          : panel_bytes(matrix.format, matrix.depth);
   std::uint8_t* data = arena_->allocate(size * static_cast<std::size_t>(count));
   std::vector<PanelRef> panels;
   for (int p = 0; p < count; ++p) {
@@ -65,8 +76,10 @@ std::vector<PanelRef> Home::pack(const StoredMatrix& matrix, int first_column, b
   }
   parallel(num_threads_, count, [&](int p) {
     std::uint8_t* panel = data + static_cast<std::size_t>(p) * size;
-    if (int8) {
-      pack_int8_panel(int8_kernels_, matrix, p, panel);
+    if (linear.int8) {
+      pack_int8_panel(*linear.int8, matrix, p, panel);
+    } else if (linear.int16) {
+      pack_int16_panel(*linear.int16, matrix, p, panel);
     } else {
       pack_panel(matrix, p, panel);
     }
@@ -75,7 +88,7 @@ std::vector<PanelRef> Home::pack(const StoredMatrix& matrix, int first_column, b
 }
 
 void Home::choose_products(Linear& linear, Rounding rounding) const {
-  if (linear.int8 || !block_kernels_) return;
+  if (linear.int8 || linear.int16 || !block_kernels_) return;
   const bool all = std::all_of(
       linear.panels.begin(), linear.panels.end(),
       [&](const PanelRef& panel) { return block_kernels_->multiplies_blocks(panel.format); });
@@ -86,14 +99,13 @@ void Home::choose_products(Linear& linear, Rounding rounding) const {
 std::shared_ptr<Linear> Home::prepare_linear(const std::vector<StoredMatrix>& parts,
                                              Rounding rounding) {
   if (parts.empty()) throw std::invalid_argument("prepare_linear: no parts");
-  const bool int8 = rounding == Rounding::Int8;
-  const std::shared_ptr<Linear> linear = make_linear(parts[0].depth, int8);
+  const std::shared_ptr<Linear> linear = make_linear(parts, rounding);
   for (const StoredMatrix& part : parts) {
     if (part.depth != linear->depth) {
       throw std::invalid_argument("prepare_linear: parts " + shape(parts[0]) + " and " +
                                   shape(part) + " differ in columns");
     }
-    const std::vector<PanelRef> panels = pack(part, linear->width, int8);
+    const std::vector<PanelRef> panels = pack(*linear, part, linear->width);
     linear->panels.insert(linear->panels.end(), panels.begin(), panels.end());
     linear->width += part.rows;
   }
@@ -106,11 +118,10 @@ std::shared_ptr<Linear> Home::prepare_gated(const StoredMatrix& gate, const Stor
   if (gate.rows != up.rows || gate.depth != up.depth) {
     throw std::invalid_argument("prepare_gated: gate is " + shape(gate) + ", up " + shape(up));
   }
-  const bool int8 = rounding == Rounding::Int8;
-  const std::shared_ptr<Linear> linear = make_linear(gate.depth, int8);
+  const std::shared_ptr<Linear> linear = make_linear({gate, up}, rounding);
   linear->width = gate.rows;
   linear->gated = true;
-  const std::vector<PanelRef> gates = pack(gate, 0, int8), ups = pack(up, 0, int8);
+  const std::vector<PanelRef> gates = pack(*linear, gate, 0), ups = pack(*linear, up, 0);
   for (std::size_t p = 0; p < gates.size(); ++p) {
     linear->panels.push_back(gates[p]);
     linear->panels.push_back(ups[p]);

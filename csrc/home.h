@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "int16_kernels.h"
 #include "int8_kernels.h"
 #include "kernels.h"
 #include "memory.h"
@@ -15,8 +16,8 @@
 namespace headrace {
 
 // A matrix [width, depth] in panels; a gated one holds each gate panel beside its up panel. With
-// `int8` kernels all panels are Format::Int8, else none; with `blocks` all are stored in blocks and
-// multiplied as integers by those.
+// `int8` kernels all panels are Format::Int8, with `int16` ones Format::Int16, else none; with
+// `blocks` all are stored in blocks and multiplied as integers by those.
 struct Linear {
   std::shared_ptr<Arena> memory;
   std::vector<PanelRef> panels;
@@ -24,6 +25,7 @@ struct Linear {
   int width = 0;
   bool gated = false;
   const Int8Kernels* int8 = nullptr;
+  const Int16Kernels* int16 = nullptr;
   const Int8Kernels* blocks = nullptr;
   int activation_bytes = 2;  // of those
 };
@@ -80,13 +82,16 @@ class Home {
                                       int head_dim, const std::string& dtype) const;
 
  private:
-  std::shared_ptr<Linear> make_linear(int depth, bool int8) const;
-  std::vector<PanelRef> pack(const StoredMatrix& matrix, int first_column, bool int8);
-  // Choose integer products for a finished matrix, if there are such for all of its panels.
+  // An empty matrix for these parts, with the integers they become, if any.
+  std::shared_ptr<Linear> make_linear(const std::vector<StoredMatrix>& parts,
+                                      Rounding rounding) const;
+  std::vector<PanelRef> pack(const Linear& linear, const StoredMatrix& matrix, int first_column);
+  // Choose products of stored blocks for a finished matrix, if all of its panels are such.
   void choose_products(Linear& linear, Rounding rounding) const;
 
   const Kernels& kernels_;
   const Int8Kernels& int8_kernels_;
+  const Int16Kernels* int16_kernels_;
   const Int8Kernels* block_kernels_;
   int num_threads_;
   std::shared_ptr<Arena> arena_ = std::make_shared<Arena>();

@@ -4,6 +4,7 @@
 
 #include "block_linear.h"
 #include "formats.h"
+#include "int16_linear.h"
 #include "int8_linear.h"
 #include "product_tasks.h"
 
@@ -55,7 +56,7 @@ void AddOp::run(Frame& frame) const {
 }
 
 bool LinearOp::converts_rows(const Kernels& kernels) const {
-  if (weight_->int8 || weight_->blocks) return true;
+  if (weight_->int8 || weight_->int16 || weight_->blocks) return true;
   // Weights finer than bfloat16 stay off the tiles and need the rows as they are.
   return kernels.needs_bf16 &&
          std::none_of(weight_->panels.begin(), weight_->panels.end(), [](const PanelRef& panel) {
@@ -86,6 +87,9 @@ void LinearOp::run(Frame& frame) const {
   const int num_panels = static_cast<int>(weight_->panels.size());
   if (weight_->int8) {
     return run_int8_linear(frame, *weight_->int8, input_rows(frame), args, num_panels);
+  }
+  if (weight_->int16) {
+    return run_int16_linear(frame, *weight_->int16, input_rows(frame), args, num_panels);
   }
   if (weight_->blocks) {
     return run_block_linear(frame, *weight_->blocks, weight_->activation_bytes, input_rows(frame),

@@ -1,5 +1,6 @@
 #include <string_view>
 
+#include "int16_kernels.h"
 #include "int8_kernels.h"
 
 #if defined(__x86_64__)
@@ -45,6 +46,18 @@ const Int8Kernels* block_kernels_beside(const Kernels& kernels) {
   const bool is_narrow = std::string_view(kernels.name) == "avx512" &&
                          std::string_view(found.name) != "avx512vnni";
   return found.multiplies_blocks && !is_narrow ? &found : nullptr;
+}
+
+const Int16Kernels* int16_kernels_beside(const Kernels& kernels) {
+  [[maybe_unused]] const Int8Kernels* found = &int8_kernels_beside(kernels);
+#if defined(HEADRACE_EMULATE_ISA)
+  if (found == &kInt8Avx512VnniEmulated) return &kInt16Avx512VnniEmulated;
+#endif
+#if defined(__x86_64__)
+  // Plain AVX2 takes two instructions for a pair and gains nothing.
+  if (found == &kInt8Avx512Vnni) return &kInt16Avx512Vnni;
+#endif
+  return nullptr;
 }
 
 }  // namespace headrace

@@ -18,7 +18,7 @@ constexpr int kPartition = 512;
 
 enum class Format : std::int32_t {
   F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K,
-  Int8,  // made at load, never stored; see int8_kernels.h
+  Int8, Int16,  // made at load, never stored; see int8_kernels.h and int16_kernels.h
 };
 constexpr int kNumFormats = 11;  // stored ones
 

@@ -1,4 +1,4 @@
-// The int8 table of one instruction set. Included last by each int8_*.cpp, after it has said what
+// The tables of integer products of one instruction set. Included last by each int8_*.cpp, after it has said what
 // it is.
 #pragma once
 
@@ -7,6 +7,9 @@
 #include "simd/int8_tiles.h"
 #elif HEADRACE_LANES >= 8
 #include "simd/block_products.h"
+#endif
+#ifdef HEADRACE_INT16_TABLE
+#include "simd/int16.h"
 #endif
 
 namespace headrace {
@@ -27,5 +30,14 @@ extern const Int8Kernels HEADRACE_TABLE = {
     multiplies_blocks, block_linear, block_scratch, quantize_blocks,
 #endif
 };
+
+#ifdef HEADRACE_INT16_TABLE
+extern const Int16Kernels HEADRACE_INT16_TABLE = {
+    int16_linear,
+    int16_scratch,
+    quantize_int16,
+    pack_int16,
+};
+#endif
 
 }  // namespace headrace

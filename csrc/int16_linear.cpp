@@ -1,0 +1,38 @@
+#include "int16_linear.h"
+
+#include "product_tasks.h"
+
+namespace headrace {
+
+void run_int16_linear(Frame& frame, const Int16Kernels& kernels, const InputRows& x,
+                      const LinearArgs& linear, int num_panels) {
+  const int num_rows = frame.num_rows, depth = linear.depth;
+  const std::ptrdiff_t stride = depth / kBlockDepth;
+  const std::size_t row_bytes = static_cast<std::size_t>(stride) * sizeof(Int16Block);
+  auto* blocks =
+      static_cast<Int16Block*>(frame.work(0, static_cast<std::size_t>(num_rows) * row_bytes));
+  frame.for_rows(2 * static_cast<std::size_t>(depth), [&](int begin, int end) {
+    x.convert(frame.kernels, begin, end,
+              [&](const float* rows, std::ptrdiff_t row_stride, int first, int count) {
+                kernels.quantize(rows, row_stride, depth, blocks + first * stride, stride, count);
+              });
+  });
+  const Int16Args args{blocks, stride, linear};
+  ProductShape shape{};
+  shape.num_rows = num_rows;
+  shape.num_panels = num_panels;
+  shape.panels_together = 4;  // two gated pairs
+  shape.row_bytes = row_bytes;
+  shape.row_multiple = 12;
+  shape.min_multiples = 5;
+  shape.max_multiples = 40;
+  // Each of these is sixteen multiply-adds, about twice what `kWorthSharing` counts.
+  shape.cost = 2 * static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(depth) *
+               static_cast<std::size_t>(num_panels);
+  const std::size_t scratch = kernels.scratch(rows_of_a_task(shape));
+  for_product_tasks(frame, shape, [&](int row_begin, int row_end, int begin, int end) {
+    kernels.linear(args, row_begin, row_end, begin, end, thread_scratch(scratch));
+  });
+}
+
+}  // namespace headrace
