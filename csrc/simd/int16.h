@@ -95,6 +95,7 @@ void int16_tile(const Int16Operands& t, const PanelRef* panels, int row, float* 
       }
 #pragma GCC unroll 6
       for (int m = 0; m < M; ++m) {
+        if (p == 0) prefetch_to_read(x + (m + M) * x_stride);  // for the next tile
         const vf x_scale = set1(x[m * x_stride].scale);
 #pragma GCC unroll 2
         for (int v = 0; v < kVecs; ++v) {
@@ -146,7 +147,9 @@ inline void int16_linear(const Int16Args& a, int row_begin, int row_end, int pan
   const int num_tiles = (num_rows + kInt16Rows - 1) / kInt16Rows;
   // Of one tile of rows nothing is used again: it goes through panels in one go.
   const int num_blocks = a.linear.depth / kBlockDepth;
-  const int stretch = num_tiles == 1 ? num_blocks : kInt16Stretch;
+  // Even stretches: a last one of two blocks would be all loads and stores of sums.
+  const int stretches =
+      num_tiles == 1 ? 1 : (num_blocks + kInt16Stretch - 1) / kInt16Stretch;
   // Two panels of many rows, so that a stretch of them stays in the first cache.
   const int beside = num_tiles == 1 ? kInt16Beside : int16_beside(kInt16Rows);
   Int16Operands t{};
@@ -159,17 +162,22 @@ inline void int16_linear(const Int16Args& a, int row_begin, int row_end, int pan
     const int count = std::min(beside, panel_end - begin);
     const PanelRef* panels = a.linear.panels + begin;
     const ResultLines results{a.linear, row_begin, panels, count};
-    for (int block = 0; block < num_blocks; block += stretch) {
-      t.first_block = block;
-      t.num_blocks = std::min(stretch, num_blocks - block);
-      t.accumulate = block > 0;
-      for (int i = 0; i < num_tiles; ++i) {
-        const int row = num_rows * i / num_tiles, past = num_rows * (i + 1) / num_tiles;
-        if (block == 0) results.ask_for(row, past);
-        int16_rows<kInt16Rows>(t, panels, count, past - row, row);
+    for (int i = 0; i < stretches; ++i) {
+      t.first_block = num_blocks * i / stretches;
+      t.num_blocks = num_blocks * (i + 1) / stretches - t.first_block;
+      t.accumulate = i > 0;
+      for (int tile = 0; tile < num_tiles; ++tile) {
+        const int row = num_rows * tile / num_tiles;
+        const int rows = num_rows * (tile + 1) / num_tiles - row;
+        if (i == 0) results.ask_for(row, row + rows);
+        int16_rows<kInt16Rows>(t, panels, count, rows, row);
+        // At once: the next tile computes while results go to memory.
+        if (i == stretches - 1) {
+          finish(a.linear, row_begin + row, rows, panels, count, t.c + row * t.c_stride,
+                 t.c_stride);
+        }
       }
     }
-    finish(a.linear, row_begin, num_rows, panels, count, t.c, t.c_stride);
   }
 }
 
