@@ -67,7 +67,8 @@ def test_product_of_any_number_of_rows_is_that_of_rounded_rows(
     rng = np.random.default_rng(fmt.block_bytes)
     ops = NativeOps(2, isa)
     for num_rows in ROW_COUNTS:
-        for outputs, depth in ((33, fmt.block_size), (70, 3 * 256)):
+        # The last is unpacked in uneven stretches, which do not end with groups of blocks.
+        for outputs, depth in ((33, fmt.block_size), (70, 3 * 256), (40, 13 * fmt.block_size)):
             tensor = random_tensor(fmt, outputs, depth, rng)
             x = _rows(num_rows, depth, num_rows)
             weights = dequantize(tensor).astype(np.float64).T
@@ -134,8 +135,8 @@ def test_a_row_that_is_not_finite_harms_no_other(isa: str, fmt: WeightFormat, ba
 def test_row_alone_equals_row_in_any_batch_on_any_threads(
     isa: str, quantization: Quantization | None, fmt: WeightFormat
 ) -> None:
-    tensor = random_tensor(fmt, 333, 512, np.random.default_rng(6))
-    x = _rows(150, 512)
+    tensor = random_tensor(fmt, 333, 768, np.random.default_rng(6))
+    x = _rows(150, 768)
 
     def run(threads: int, groups: int) -> ArrayF32:
         ops = NativeOps(threads, isa)
@@ -150,10 +151,10 @@ def test_row_alone_equals_row_in_any_batch_on_any_threads(
 @pytest.mark.parametrize("isa", INTEGER_ISAS)
 def test_gated_products_of_two_formats_are_in_integers_too(isa: str) -> None:
     rng = np.random.default_rng(4)
-    gate, up = (random_tensor(WeightFormat[name], 50, 512, rng) for name in ("Q4_K", "Q6_K"))
+    gate, up = (random_tensor(WeightFormat[name], 50, 1280, rng) for name in ("Q4_K", "Q6_K"))
     ops = NativeOps(2, isa)
     for num_rows in (1, 6, 40):
-        x = _rows(num_rows, 512, 5) * np.float32(1e-3)
+        x = _rows(num_rows, 1280, 5) * np.float32(1e-3)
         weight = ops.prepare_gated(gate, up)
         result = run_rows(ops, lambda v, w=weight: ops.gated_linear(v, w, "silu"), x, 50)
         inputs = _rounded(x)
