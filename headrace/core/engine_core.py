@@ -163,9 +163,10 @@ class EngineCore:
         num_step_tokens = 0
         if self.scheduler.roster.has_work() and (executor := self.control.executor) is not None:
             num_decodes = self.scheduler.num_watched_decodes()
-            order = self.scheduler.schedule(
-                self._pace.prefill_tokens(num_decodes) if num_decodes else None
-            )
+            limit = None
+            if num_decodes:
+                limit = self._pace.prefill_tokens(num_decodes, self.scheduler.num_side_by_side)
+            order = self.scheduler.schedule(limit)
             num_step_tokens = order.total_num_scheduled_tokens
             begin = self._now()
             result = executor.execute(order)

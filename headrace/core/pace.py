@@ -7,10 +7,13 @@ a fifth.
 
 from __future__ import annotations
 
-MAX_STRETCH = 2.5
-"""How many times longer a step may take with prefills than without. Below 3, so that the slowest
-gaps between tokens stay within 3 times the usual one; much lower would make newcomers wait: their
-prompts take MAX_STRETCH / (MAX_STRETCH - 1) times as long as if nobody else were there."""
+MAX_STRETCH = 2.4
+"""How many times longer a step may take with prefills than one without, in which all have their
+turn that run and wait. Below 3, so that the slowest gaps between tokens stay within 3 times the
+usual one; much lower would make newcomers wait: their prompts take MAX_STRETCH / (MAX_STRETCH - 1)
+times as long as if nobody else were there. Measured by those alone who have their tokens already,
+the first of a crowd would hold up all the others, in steps too small to be worth their fixed cost.
+"""
 DECAY = 0.97
 """Weight of a step after the next one: some thirty steps count."""
 FIRST_GUESS = 16.0
@@ -44,6 +47,11 @@ class StepPace:
             fixed = (mean_y - per_token * mean_x) / per_token
             self.fixed_tokens = min(max(fixed, 0.0), MAX_FIXED_TOKENS)
 
-    def prefill_tokens(self, num_decodes: int) -> int:
-        """Most prompt tokens beside so many requests that get their next token. At least 1."""
-        return max(1, int((MAX_STRETCH - 1.0) * (self.fixed_tokens + num_decodes)))
+    def prefill_tokens(self, num_decodes: int, num_soon: int) -> int:
+        """Most prompt tokens beside so many requests that get their next token. At least 1.
+
+        Args:
+            num_soon: requests that get theirs side by side once all prompts are done.
+        """
+        usual = self.fixed_tokens + max(num_decodes, num_soon)
+        return max(1, int(MAX_STRETCH * usual - self.fixed_tokens - num_decodes))
