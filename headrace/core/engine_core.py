@@ -162,16 +162,17 @@ class EngineCore:
         self.has_news = bool(outputs)
         num_step_tokens = 0
         if self.scheduler.roster.has_work() and (executor := self.control.executor) is not None:
-            num_decodes = self.scheduler.num_watched_decodes()
             limit = None
-            if num_decodes:
-                limit = self._pace.prefill_tokens(num_decodes, self.scheduler.num_side_by_side)
+            if num_watched := self.scheduler.num_watched_decodes():
+                num_present = self.scheduler.roster.num_present
+                limit = self._pace.prefill_tokens(num_watched, num_present)
             order = self.scheduler.schedule(limit)
             num_step_tokens = order.total_num_scheduled_tokens
             begin = self._now()
             result = executor.execute(order)
             if num_step_tokens:
-                self._pace.note(num_step_tokens, self._now() - begin)
+                num_decodes = sum(num == 1 for num in order.num_scheduled_tokens.values())
+                self._pace.note(num_step_tokens, self._now() - begin, num_decodes)
             outputs += self.scheduler.update(order, result)
             self.has_news |= self.scheduler.has_news
         return self._outputs(outputs, num_step_tokens)

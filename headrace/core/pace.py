@@ -8,12 +8,12 @@ a fifth.
 from __future__ import annotations
 
 MAX_STRETCH = 2.4
-"""How many times longer a step may take with prefills than one without, in which all have their
-turn that run and wait. Below 3, so that the slowest gaps between tokens stay within 3 times the
-usual one; much lower would make newcomers wait: their prompts take MAX_STRETCH / (MAX_STRETCH - 1)
-times as long as if nobody else were there. Measured by those alone who have their tokens already,
-the first of a crowd would hold up all the others, in steps too small to be worth their fixed cost.
+"""How many times longer a step may take with prefills than a usual one without. Below 3, so that
+the slowest gaps between tokens stay within 3 times the usual one; much lower would make newcomers
+wait: their prompts take MAX_STRETCH / (MAX_STRETCH - 1) times as long as if nobody else were there.
 """
+CROWD_DECAY = 0.995
+"""How fast a crowd is forgotten, per step: half of it after some 140 steps."""
 DECAY = 0.97
 """Weight of a step after the next one: some thirty steps count."""
 FIRST_GUESS = 16.0
@@ -28,11 +28,14 @@ class StepPace:
     def __init__(self) -> None:
         self.fixed_tokens = FIRST_GUESS
         """What a step costs beside its tokens, as a number of tokens."""
+        self._crowd = 0.0
+        """The most requests that lately got a token in one step."""
         self._weight = 0.0
         self._x = self._xx = self._y = self._xy = 0.0
 
-    def note(self, num_tokens: int, seconds: float) -> None:
-        """Take in a step."""
+    def note(self, num_tokens: int, seconds: float, num_decodes: int) -> None:
+        """Take in a step, in which so many requests got a token after another one."""
+        self._crowd = max(float(num_decodes), CROWD_DECAY * self._crowd)
         self._weight = DECAY * self._weight + 1.0
         self._x = DECAY * self._x + num_tokens
         self._xx = DECAY * self._xx + num_tokens * num_tokens
@@ -47,11 +50,16 @@ class StepPace:
             fixed = (mean_y - per_token * mean_x) / per_token
             self.fixed_tokens = min(max(fixed, 0.0), MAX_FIXED_TOKENS)
 
-    def prefill_tokens(self, num_decodes: int, num_soon: int) -> int:
+    def prefill_tokens(self, num_decodes: int, num_present: int) -> int:
         """Most prompt tokens beside so many requests that get their next token. At least 1.
 
+        A usual step is one of the crowd that lately ran side by side, if so many are there again:
+        measured by the few who have their tokens already, the first of a crowd would hold up all
+        the others, in steps too small to be worth their fixed cost. A crowd that never ran side by
+        side, for want of memory or since its answers are short, does not count.
+
         Args:
-            num_soon: requests that get theirs side by side once all prompts are done.
+            num_present: requests that run and wait.
         """
-        usual = self.fixed_tokens + max(num_decodes, num_soon)
+        usual = self.fixed_tokens + max(num_decodes, min(self._crowd, num_present))
         return max(1, int(MAX_STRETCH * usual - self.fixed_tokens - num_decodes))

@@ -165,6 +165,11 @@ class Roster:
         return not self.running and not len(self.waiting)
 
     @property
+    def num_present(self) -> int:
+        """Requests that run or could be next."""
+        return len(self.running) + len(self.waiting)
+
+    @property
     def num_waiting(self) -> int:
         """Those that wait, on either side of the gate."""
         return len(self.waiting) + self.gate.num_held

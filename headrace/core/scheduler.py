@@ -127,11 +127,6 @@ class Scheduler:
             for request in self.roster.running
         )
 
-    @property
-    def num_side_by_side(self) -> int:
-        """How many of the requests that are there can run at once."""
-        return min(len(self.roster.running) + self.roster.num_waiting, self._max_running)
-
     def schedule(self, max_prefill_tokens: int | None = None) -> SchedulerOutput:
         """The next step's order; its result goes to `update` before the next call.
 
