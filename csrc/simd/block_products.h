@@ -412,16 +412,16 @@ inline void block_linear_unpacked(const BlockArgs& a, int row_begin, int num_row
     for (int p = 0; p < count; ++p) formats[p] = &block_format_of(panels[p].format, a.bytes);
     for (int i = 0; i < stretches; ++i) {
       // Even stretches: a last one of two blocks would be all loads and stores of sums.
-      const int block = num_blocks * i / stretches;
-      const int blocks = num_blocks * (i + 1) / stretches - block;
+      const int block = part_begin(num_blocks, i, stretches);
+      const int blocks = part_begin(num_blocks, i + 1, stretches) - block;
       for (int p = 0; p < count; ++p) {
         formats[p]->unpack(panels[p].data, block, blocks, codes + p * kBlockStretch);
       }
       const CodeOperands operands{unpacked, blocks, a.x + row_begin * a.x_stride + block,
                                   a.x_stride, sums, kStride, i > 0};
       for (int tile = 0; tile < tiles; ++tile) {
-        const int row = num_rows * tile / tiles;
-        const int rows = num_rows * (tile + 1) / tiles - row;
+        const int row = part_begin(num_rows, tile, tiles);
+        const int rows = part_begin(num_rows, tile + 1, tiles) - row;
         if (i == 0) results.ask_for(row, row + rows);
         for (int p = 0; p < count; p += same ? 2 : 1) {
           formats[p]->rows(operands, row, rows, p, p + (same ? 2 : 1));

@@ -99,7 +99,8 @@ void int16_tile(const Int16Operands& t, const PanelRef* panels, int row, float* 
         const vf x_scale = set1(x[m * x_stride].scale);
 #pragma GCC unroll 2
         for (int v = 0; v < kVecs; ++v) {
-          acc[m][p][v] = fma(x_scale * scale[v], to_float(sums[m][p][v]), acc[m][p][v]);
+          // In this order extreme scales only overflow where results do.
+          acc[m][p][v] = fma(x_scale * to_float(sums[m][p][v]), scale[v], acc[m][p][v]);
         }
       }
       exponents[p] += kPanelWidth;
@@ -163,12 +164,12 @@ inline void int16_linear(const Int16Args& a, int row_begin, int row_end, int pan
     const PanelRef* panels = a.linear.panels + begin;
     const ResultLines results{a.linear, row_begin, panels, count};
     for (int i = 0; i < stretches; ++i) {
-      t.first_block = num_blocks * i / stretches;
-      t.num_blocks = num_blocks * (i + 1) / stretches - t.first_block;
+      t.first_block = part_begin(num_blocks, i, stretches);
+      t.num_blocks = part_begin(num_blocks, i + 1, stretches) - t.first_block;
       t.accumulate = i > 0;
       for (int tile = 0; tile < num_tiles; ++tile) {
-        const int row = num_rows * tile / num_tiles;
-        const int rows = num_rows * (tile + 1) / num_tiles - row;
+        const int row = part_begin(num_rows, tile, num_tiles);
+        const int rows = part_begin(num_rows, tile + 1, num_tiles) - row;
         if (i == 0) results.ask_for(row, row + rows);
         int16_rows<kInt16Rows>(t, panels, count, rows, row);
         // At once: the next tile computes while results go to memory.

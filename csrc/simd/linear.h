@@ -14,6 +14,11 @@
 namespace headrace {
 namespace {
 
+// Where part `i` begins of `count` things in even parts.
+inline int part_begin(int count, int i, int parts) {
+  return static_cast<int>(static_cast<std::int64_t>(count) * i / parts);
+}
+
 constexpr int kFewRows = 5;                  // at most, unpacked in registers
 constexpr int kMaxBeside = 4;                // panels handled together
 constexpr int kUnitStride = kMaxBeside * kPanelWidth;

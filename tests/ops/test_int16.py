@@ -110,6 +110,16 @@ def test_tiny_weights_and_rows_give_next_to_nothing(isa: str) -> None:
     np.testing.assert_allclose(result[1], 32.0, rtol=1e-6)
 
 
+@pytest.mark.parametrize("isa", ISAS)
+def test_extreme_scales_that_meet_nothing_give_nothing(isa: str) -> None:
+    values = np.zeros((17, 64))
+    values[:, 1], values[:, 32] = 2.0**100, 1.0
+    x = np.zeros((2, 64), np.float32)
+    x[:, 0], x[:, 32] = 1e30, 3.0
+    result = _product(NativeOps(1, isa), x, _tensor(values))
+    np.testing.assert_allclose(result, 3.0, rtol=1e-6)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("isa", ISAS)
 def test_what_is_not_finite_harms_nothing_beside_it(isa: str, bad: float) -> None:
