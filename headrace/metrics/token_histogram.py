@@ -39,6 +39,10 @@ class TokenHistogram(Collector):
         self._counts = list(counts)
         self._sum = sum
 
+    def describe(self) -> Iterator[Metric]:
+        """Its names, which a registry must know to find it by one of them."""
+        yield HistogramMetricFamily(self._name, self._help, labels=list(self._labels))
+
     def collect(self) -> Iterator[Metric]:
         """The histogram as Prometheus reads it: each bucket holds those below it, too."""
         family = HistogramMetricFamily(self._name, self._help, labels=list(self._labels))

@@ -115,9 +115,10 @@ def test_part_of_the_registry_is_fresh_each_time_it_is_read() -> None:
     logger = PrometheusStatLogger(make_config())
     for total in (2, 4):
         stats = SchedulerStats(num_running=total, num_preemptions=total)
-        logger.record(stats, IterationStats(num_generation_tokens=2))
+        logger.record(stats, IterationStats(num_generation_tokens=2, num_step_tokens=2))
         names = [f"headrace:{name}" for name in (
             "num_requests_running", "num_preemptions_total", "generation_tokens_total",
+            "iteration_tokens_total_sum",
         )]  # fmt: skip
         part = logger.registry.restricted_registry(names)
         samples = [one for metric in part.collect() for one in metric.samples]
