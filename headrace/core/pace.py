@@ -12,8 +12,8 @@ MAX_STRETCH = 2.4
 the slowest gaps between tokens stay within 3 times the usual one; much lower would make newcomers
 wait: their prompts take MAX_STRETCH / (MAX_STRETCH - 1) times as long as if nobody else were there.
 """
-CROWD_DECAY = 0.995
-"""How fast a crowd is forgotten, per step: half of it after some 140 steps."""
+CROWD_DECAY = 0.999
+"""How fast a crowd is forgotten, per step: half of it after some 700, a few answers' length."""
 DECAY = 0.97
 """Weight of a step after the next one: some thirty steps count."""
 FIRST_GUESS = 16.0
