@@ -19,17 +19,7 @@ void run_block_linear(Frame& frame, const Int8Kernels& kernels, int bytes, const
               });
   });
   const BlockArgs args{blocks, stride, bytes, linear};
-  ProductShape shape{};
-  shape.num_rows = num_rows;
-  shape.num_panels = num_panels;
-  shape.panels_together = 4;  // two gated pairs
-  shape.row_bytes = row_bytes;
-  shape.row_multiple = 12;
-  shape.min_multiples = 5;
-  shape.max_multiples = 40;
-  // Each of these is sixteen multiply-adds, about twice what `kWorthSharing` counts.
-  shape.cost = 2 * static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(depth) *
-               static_cast<std::size_t>(num_panels);
+  const ProductShape shape = block_product_shape(num_rows, depth, num_panels, row_bytes);
   const std::size_t scratch = kernels.block_scratch(rows_of_a_task(shape));
   for_product_tasks(frame, shape, [&](int row_begin, int row_end, int begin, int end) {
     kernels.block_linear(args, row_begin, row_end, begin, end, thread_scratch(scratch));

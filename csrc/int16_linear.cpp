@@ -18,17 +18,7 @@ void run_int16_linear(Frame& frame, const Int16Kernels& kernels, const InputRows
               });
   });
   const Int16Args args{blocks, stride, linear};
-  ProductShape shape{};
-  shape.num_rows = num_rows;
-  shape.num_panels = num_panels;
-  shape.panels_together = 4;  // two gated pairs
-  shape.row_bytes = row_bytes;
-  shape.row_multiple = 12;
-  shape.min_multiples = 5;
-  shape.max_multiples = 40;
-  // Each of these is sixteen multiply-adds, about twice what `kWorthSharing` counts.
-  shape.cost = 2 * static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(depth) *
-               static_cast<std::size_t>(num_panels);
+  const ProductShape shape = block_product_shape(num_rows, depth, num_panels, row_bytes);
   const std::size_t scratch = kernels.scratch(rows_of_a_task(shape));
   for_product_tasks(frame, shape, [&](int row_begin, int row_end, int begin, int end) {
     kernels.linear(args, row_begin, row_end, begin, end, thread_scratch(scratch));
