@@ -44,27 +44,23 @@ class StatsFeed:
     def record(self, scheduler: SchedulerStats, iteration: IterationStats) -> None:
         """Take in one step, or one sign of life; every `interval` seconds let the loggers speak."""
         self.latest = scheduler
-        for one in list(self._loggers):
-            try:
-                one.record(scheduler, iteration)
-            except Exception:
-                self._leave_out(one)
+        self._ask_all(lambda one: one.record(scheduler, iteration))
         if time.monotonic() - self._logged_at >= self._interval:
             self.log()
 
     def log(self) -> None:
         """Let the loggers speak now."""
         self._logged_at = time.monotonic()
+        self._ask_all(lambda one: one.log())
+
+    def _ask_all(self, ask: Callable[[StatLogger], None]) -> None:
+        """Of a logger that fails nothing more is asked: measuring never ends serving."""
         for one in list(self._loggers):
             try:
-                one.log()
+                ask(one)
             except Exception:
-                self._leave_out(one)
-
-    def _leave_out(self, one: StatLogger) -> None:
-        """Of a logger that fails nothing more is asked: measuring never ends serving."""
-        logger.exception("the stat logger %s failed and is left out", type(one).__name__)
-        self._loggers.remove(one)
+                logger.exception("the stat logger %s failed and is left out", type(one).__name__)
+                self._loggers.remove(one)
 
 
 @dataclass(slots=True)

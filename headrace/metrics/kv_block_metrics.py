@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry
 
 from headrace.messages.outputs import KV_BLOCK_SECONDS, KVBlockTimes
-from headrace.metrics.token_histogram import TokenHistogram
+from headrace.metrics.step_histogram import StepHistogram
 
 
 class KVBlockMetrics:
@@ -16,8 +16,8 @@ class KVBlockMetrics:
     """
 
     def __init__(self, registry: CollectorRegistry, prefix: str, labels: dict[str, str]) -> None:
-        def histogram(name: str, help: str) -> TokenHistogram:
-            made = TokenHistogram(f"{prefix}:{name}", help, labels, KV_BLOCK_SECONDS)
+        def histogram(name: str, help: str) -> StepHistogram:
+            made = StepHistogram(f"{prefix}:{name}", help, labels, KV_BLOCK_SECONDS)
             registry.register(made)
             return made
 

@@ -26,7 +26,7 @@ from headrace.metrics.kv_block_metrics import KVBlockMetrics
 from headrace.metrics.reader import read_metrics
 from headrace.metrics.records import Metric
 from headrace.metrics.stats import FinishedRequestStats, IterationStats
-from headrace.metrics.token_histogram import TokenHistogram
+from headrace.metrics.step_histogram import StepHistogram
 
 LABELS = ("model_name", "engine")
 TTFT_BUCKETS = (
@@ -190,9 +190,9 @@ class PrometheusStatLogger:
         )
         return histogram.labels(*self._labels)
 
-    def _step_histogram(self, name: str, help: str, buckets: Sequence[float]) -> TokenHistogram:
+    def _step_histogram(self, name: str, help: str, buckets: Sequence[float]) -> StepHistogram:
         labels = dict(zip(LABELS, self._labels, strict=True))
-        histogram = TokenHistogram(self._name(name), help, labels, buckets)
+        histogram = StepHistogram(self._name(name), help, labels, buckets)
         self.registry.register(histogram)
         return histogram
 

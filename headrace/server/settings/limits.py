@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.config.args import option
-from headrace.errors import ConfigError
+from headrace.server.settings.checks import check_integer, check_seconds
 
 
 @dataclass
@@ -79,9 +79,6 @@ class LimitSettings:
             ("max_stop_length", 1, 2**31),
             ("max_token_entries", 0, 2**31),
         ):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                raise ConfigError(f"{name} must be an integer in [{low}, {high}], got {value!r}")
+            check_integer(self, name, low, high)
         for name in ("header_timeout", "body_timeout"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise ConfigError(f"{name} must be a number of seconds, 0 or more")
+            check_seconds(self, name)

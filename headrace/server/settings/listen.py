@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from headrace.config.args import option
 from headrace.errors import ConfigError
+from headrace.server.settings.checks import check_integer, check_seconds
 
 DEV_MODE_ENV = "HEADRACE_SERVER_DEV_MODE"
 
@@ -62,9 +63,7 @@ class ListenSettings:
 
     def check_listening(self) -> None:
         """Raise ConfigError for values that cannot work."""
-        is_number = isinstance(self.port, int) and not isinstance(self.port, bool)
-        if not is_number or not 0 <= self.port <= 65535:
-            raise ConfigError(f"port must be an integer in [0, 65535], got {self.port!r}")
+        check_integer(self, "port", 0, 65535)
         if self.ssl_cert_reqs not in (0, 1, 2):
             raise ConfigError(f"ssl_cert_reqs must be 0, 1 or 2, got {self.ssl_cert_reqs!r}")
         if self.ssl_cert_reqs and self.ssl_ca_certs is None:
@@ -75,5 +74,4 @@ class ListenSettings:
             raise ConfigError("ssl_keyfile and ssl_certfile must be given together")
         if self.root_path and (not self.root_path.startswith("/") or self.root_path.endswith("/")):
             raise ConfigError(f"root_path must begin and not end with '/', got {self.root_path!r}")
-        if not 0 <= self.engine_death_linger < float("inf"):
-            raise ConfigError("engine_death_linger must be a number of seconds, 0 or more")
+        check_seconds(self, "engine_death_linger")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from headrace.config.args import option
 from headrace.errors import ConfigError
+from headrace.server.settings.checks import check_choice
 
 LOG_LEVELS = ("critical", "error", "warning", "info", "debug", "trace")
 
@@ -53,10 +54,8 @@ class ObservabilitySettings:
 
     def check_observability(self) -> None:
         """Raise ConfigError for values that cannot work."""
-        if self.log_format not in ("text", "json"):
-            raise ConfigError(f"log_format must be text or json, got {self.log_format!r}")
-        if self.uvicorn_log_level not in LOG_LEVELS:
-            raise ConfigError(f"uvicorn_log_level must be one of {', '.join(LOG_LEVELS)}")
+        check_choice(self, "log_format", ("text", "json"))
+        check_choice(self, "uvicorn_log_level", LOG_LEVELS)
         if not self.metrics_prefix.replace("_", "a").isalnum() or not self.metrics_prefix.isascii():
             raise ConfigError(
                 f"metrics_prefix must be letters, digits and _, got {self.metrics_prefix!r}"

@@ -12,6 +12,7 @@ from headrace.config.args import option
 from headrace.errors import ConfigError
 from headrace.inputs import CONTENT_FORMATS
 from headrace.server.settings.access import AccessSettings
+from headrace.server.settings.checks import check_choice, check_integer, check_seconds
 from headrace.server.settings.limits import LimitSettings
 from headrace.server.settings.listen import ListenSettings
 from headrace.server.settings.observability import ObservabilitySettings
@@ -102,18 +103,11 @@ class ServerSettings(
         self._check_others()
 
     def _check_others(self) -> None:
-        for name, low in (("stream_resume_size", 1), ("max_resumable_streams", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= 2**31:
-                raise ConfigError(f"{name} must be an integer in [{low}, {2**31}], got {value!r}")
-        if not 0 <= self.stream_resume_seconds < float("inf"):
-            raise ConfigError("stream_resume_seconds must be a number of seconds, 0 or more")
-        if not 0 <= self.sse_keep_alive_interval < float("inf"):
-            raise ConfigError("sse_keep_alive_interval must be a number of seconds, 0 or more")
-        if self.chat_template_content_format not in CONTENT_FORMATS:
-            raise ConfigError(
-                f"chat_template_content_format must be one of {', '.join(CONTENT_FORMATS)}"
-            )
+        check_integer(self, "stream_resume_size", 1)
+        check_integer(self, "max_resumable_streams", 0)
+        check_seconds(self, "stream_resume_seconds")
+        check_seconds(self, "sse_keep_alive_interval")
+        check_choice(self, "chat_template_content_format", CONTENT_FORMATS)
         if not isinstance(self.default_chat_template_kwargs, dict):
             raise ConfigError('default_chat_template_kwargs must be a JSON object, like {"a": 1}')
         if not self.response_role:

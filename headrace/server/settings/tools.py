@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.config.args import option
-from headrace.errors import ConfigError
+from headrace.server.settings.checks import check_choice, check_integer
 from headrace.text.reasoning import FORMATS
 from headrace.text.tool_calls.table import ALIASES, FAMILIES
 
@@ -57,12 +57,7 @@ class ToolSettings:
         Raises:
             ConfigError: names the option.
         """
-        for name in ("max_tools", "max_tools_size"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 2**31:
-                raise ConfigError(f"{name} must be an integer in [1, {2**31}], got {value!r}")
-        for name, known in (
-            ("tool_call_parser", CALL_PARSERS), ("reasoning_parser", REASONING_PARSERS),
-        ):  # fmt: skip
-            if (value := getattr(self, name)) not in known:
-                raise ConfigError(f"{name} must be one of {', '.join(known)}, got {value!r}")
+        check_integer(self, "max_tools", 1)
+        check_integer(self, "max_tools_size", 1)
+        check_choice(self, "tool_call_parser", CALL_PARSERS)
+        check_choice(self, "reasoning_parser", REASONING_PARSERS)

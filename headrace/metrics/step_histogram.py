@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 
-class TokenHistogram(Collector):
+class StepHistogram(Collector):
     """Counts of values by bucket.
 
     Args:

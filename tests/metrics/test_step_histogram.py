@@ -6,7 +6,7 @@ import random
 
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from headrace.metrics.token_histogram import TokenHistogram
+from headrace.metrics.step_histogram import StepHistogram
 
 BUCKETS = (0.01, 0.025, 1.0, 10.0)
 
@@ -15,7 +15,7 @@ def test_it_renders_as_prometheus_own() -> None:
     rng = random.Random(1)
     values = [rng.expovariate(1.0) for _ in range(500)] + [0.01, 0.025, 1.0, 10.0, 11.0, 0.0]
     ours, theirs = CollectorRegistry(), CollectorRegistry()
-    histogram = TokenHistogram("a:b_seconds", "Help.", {"model_name": "m", "engine": "0"}, BUCKETS)
+    histogram = StepHistogram("a:b_seconds", "Help.", {"model_name": "m", "engine": "0"}, BUCKETS)
     ours.register(histogram)
     expected = Histogram(
         "a:b_seconds", "Help.", ("model_name", "engine"), buckets=BUCKETS, registry=theirs
