@@ -20,6 +20,7 @@ from peer_parts.works import FIRST_TOKEN, RATE, Cell
 
 RUNNERS = Path(__file__).parent.parent / "peer_runners"
 POLL_INTERVAL = 0.02
+CHAT_TIMEOUT = 60.0
 WARMUP = {"prompts": [[1000, 1001, 1002, 1003]], "output_len": 2}
 
 STARTUP_NAMES = {"import_seconds": IMPORT, "serve_ready_seconds": SERVE_READY}
@@ -171,7 +172,10 @@ class StartingEngine:
 
 
 class ServingEngine:
-    """A server, with the load of `headrace bench serve` from another process."""
+    """A server, with the load of `headrace bench serve` from another process.
+
+    The tokens of the chat template count as part of a prompt, which so is as long as offline.
+    """
 
     def __init__(self, launch: Launch, cell: Cell) -> None:
         self._launch, self._cell = launch, cell
@@ -191,8 +195,9 @@ class ServingEngine:
             if time.monotonic() > deadline:
                 raise EngineFailed(f"the server is not ready after {self._launch.start_timeout} s")
             time.sleep(POLL_INTERVAL)
+        self._num_template_tokens = template_tokens(self._port)
         self._child.pause()
-        return {"version": ""}
+        return {"version": "", "template_tokens": self._num_template_tokens}
 
     def run(self, prompts: Prompts) -> Values:
         """Random prompts of the client's own, of the same length."""
@@ -228,7 +233,8 @@ class ServingEngine:
                 "--base-url", f"http://127.0.0.1:{self._port}",
                 "--endpoint", "/v1/chat/completions", "--ignore-eos", "--temperature", "0",
                 "--max-concurrency", str(job.num_prompts), "--num-prompts", str(job.num_prompts),
-                "--input-len", str(job.input_len), "--output-len", str(job.output_len),
+                "--input-len", str(job.input_len - self._num_template_tokens),
+                "--output-len", str(job.output_len),
                 "--seed", str(self._turn), "--json", str(path),
             ]  # fmt: skip
             done = subprocess.run(
@@ -238,6 +244,26 @@ class ServingEngine:
                 raise EngineFailed(f"the client failed: {done.stderr.strip()[-300:]}")
             (run,) = json.loads(path.read_text(encoding="utf-8"))["runs"]
             return dict(run)
+
+
+def template_tokens(port: int) -> int:
+    """How many tokens the template of a served model adds to a text.
+
+    Raises:
+        EngineFailed: the server does not answer a chat.
+    """
+    # A text of one token in every vocabulary that has bytes or letters.
+    body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1}
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/chat/completions",
+        json.dumps(body).encode(),
+        {"Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=CHAT_TIMEOUT) as answer:
+            return int(json.load(answer)["usage"]["prompt_tokens"]) - 1
+    except OSError as error:
+        raise EngineFailed(f"the server answers no chat: {error}") from error
 
 
 def free_port() -> int:

@@ -67,8 +67,9 @@ token, use the same number of threads and keep no prefixes; each answer's length
 - llama.cpp: the C functions behind llama-cpp-python, one batch a step with a token of each
   sequence, since the package's own class answers one prompt at a time and cannot batch. It is
   compiled for this processor.
-- Servers get the load of `headrace bench serve` on the chat route. The packages of OpenVINO GenAI
-  and llama.cpp bring no server that answers requests side by side."""
+- Servers get the load of `headrace bench serve` on the chat route, with texts that are as much
+  shorter as the chat template is long, so that a prompt has as many tokens as offline. The packages
+  of OpenVINO GenAI and llama.cpp bring no server that answers requests side by side."""
 
 
 def _about(results: Results) -> str:

@@ -92,7 +92,7 @@ class Target:
 
 BATCH, STREAM, PREFILL = Job(128, 128, 128), Job(1, 32, 256), Job(8, 1024, 1)
 START = Job(1, 8, 1)
-CHATS = Job(32, 128, 128)
+CHATS, CHATS_OF_TEXTS = Job(32, 128, 128), Job(32, 158, 128)
 BIG_STREAM, BIG_PREFILL = Job(1, 32, 32), Job(1, 1024, 1)
 
 _Engines: TypeAlias = tuple[str, ...]
@@ -120,8 +120,10 @@ def _cells() -> tuple[Cell, ...]:
         Cell("W1x32 gguf", f"32 prompts of 128, 128 out; {GGUF}", GGUF, CHATS, (HEADRACE,))
     )
     for model, short, engines in ((GGUF, "gguf", (HEADRACE,)), (BF16, "bf16", _ON_BF16)):
-        title = f"32 streamed chats at a time over HTTP, 128 in, 128 out; {model}"
+        title = f"32 streamed chats at a time over HTTP, 128 in all, 128 out; {model}"
         found.append(Cell(f"W5 {short}", title, model, CHATS, engines, "serving"))
+    title = f"the same with texts of 128, to which the template adds 30; {GGUF}"
+    found.append(Cell("W5 texts", title, GGUF, CHATS_OF_TEXTS, (HEADRACE,), "serving"))
     for model, short in ((LLAMA_1B, "1.5B"), (LLAMA_7B, "7B")):
         found += [
             Cell(f"W11 stream {short}", f"single stream, 32 in, 32 out; {model}", model,
@@ -198,7 +200,8 @@ def plan(
     if "W4" in works:
         wanted.setdefault("W4 bf16", set()).update(CELLS["W4 bf16"].engines)
     if "W5" in works:
-        wanted.setdefault("W5 bf16", set()).update(CELLS["W5 bf16"].engines)
+        for key in ("W5 bf16", "W5 texts"):
+            wanted.setdefault(key, set()).update(CELLS[key].engines)
     order = (HEADRACE, INT8, AVX512, AVX2, *PEERS)
     cells = []
     for key, cell in CELLS.items():

@@ -245,6 +245,7 @@ def test_whole_program_writes_a_page(
     assert results.failures == {}
     assert results.facts["W2 gguf"][OPENVINO] == {"version": "fake"}
     assert set(results.engines("W2 gguf")) == {HEADRACE, OPENVINO}
+    assert results.facts["W5 gguf"][HEADRACE]["template_tokens"] == 30
     assert results.median("W5 gguf", HEADRACE, "front_us_per_token") > 0
     page = out.read_text()
     assert "(shortened to 1 x 32, 8 out)" in page

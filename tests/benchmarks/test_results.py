@@ -185,3 +185,4 @@ def test_plan_of_serving_brings_the_offline_batch_it_is_compared_with() -> None:
     cells = {cell.key: cell.engines for cell in plan(["W5"], PEERS, "amx")}
     assert cells["W1x32 gguf"] == (HEADRACE,)
     assert cells["W5 bf16"] == (HEADRACE, VLLM)
+    assert cells["W5 texts"] == (HEADRACE,)
