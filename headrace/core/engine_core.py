@@ -164,8 +164,11 @@ class EngineCore:
         if self.scheduler.roster.has_work() and (executor := self.control.executor) is not None:
             limit = None
             if num_watched := self.scheduler.num_watched_decodes():
-                num_present = self.scheduler.roster.num_present
-                limit = self._pace.prefill_tokens(num_watched, num_present)
+                limit = self._pace.prefill_tokens(
+                    num_watched,
+                    self.scheduler.roster.num_present,
+                    self.scheduler.num_side_by_side(),
+                )
             order = self.scheduler.schedule(limit)
             num_step_tokens = order.total_num_scheduled_tokens
             begin = self._now()

@@ -12,6 +12,8 @@ MAX_STRETCH = 2.4
 the slowest gaps between tokens stay within 3 times the usual one; much lower would make newcomers
 wait: their prompts take MAX_STRETCH / (MAX_STRETCH - 1) times as long as if nobody else were there.
 """
+NEWCOMERS_SHARE = MAX_STRETCH - 1
+"""Prompt tokens for each token of a stream, where both keep a step busy."""
 CROWD_DECAY = 0.999
 """How fast a crowd is forgotten, per step: half of it after some 700, a few answers' length."""
 DECAY = 0.97
@@ -50,16 +52,19 @@ class StepPace:
             fixed = (mean_y - per_token * mean_x) / per_token
             self.fixed_tokens = min(max(fixed, 0.0), MAX_FIXED_TOKENS)
 
-    def prefill_tokens(self, num_decodes: int, num_present: int) -> int:
+    def prefill_tokens(self, num_decodes: int, num_present: int, num_expected: int = 0) -> int:
         """Most prompt tokens beside so many requests that get their next token. At least 1.
 
-        A usual step is one of the crowd that lately ran side by side, if so many are there again:
-        measured by the few who have their tokens already, the first of a crowd would hold up all
-        the others, in steps too small to be worth their fixed cost. A crowd that never ran side by
-        side, for want of memory or since its answers are short, does not count.
+        A usual step is one of the crowd that is about to run side by side, or lately did, if so
+        many are there again: measured by the few who have their tokens already, the first of a
+        crowd would hold up all the others, in steps too small to be worth their fixed cost. A crowd
+        that never runs side by side, for want of memory or since its answers are short, does not
+        count.
 
         Args:
             num_present: requests that run and wait.
+            num_expected: those of them of which it is known that they will run side by side.
         """
-        usual = self.fixed_tokens + max(num_decodes, min(self._crowd, num_present))
+        crowd = max(min(self._crowd, num_present), num_expected)
+        usual = self.fixed_tokens + max(num_decodes, crowd)
         return max(1, int(MAX_STRETCH * usual - self.fixed_tokens - num_decodes))

@@ -26,7 +26,9 @@ from collections.abc import Callable
 
 from headrace.config.engine import CacheConfig, SchedulerConfig, SpeculativeConfig
 from headrace.core.block_times import BlockSampler
+from headrace.core.fair_queue import RECENT_ANSWERS
 from headrace.core.kv_cache import KVCacheManager
+from headrace.core.pace import NEWCOMERS_SHARE
 from headrace.core.request import Request
 from headrace.core.request_maker import RequestMaker
 from headrace.core.roster import Roster
@@ -40,6 +42,9 @@ from headrace.messages.outputs import (
 )
 from headrace.messages.requests import EngineCoreRequest
 from headrace.messages.step import CachedRequest, ModelRunnerOutput, NewRequest, SchedulerOutput
+
+ANSWER_SPREAD = 2.0
+"""How many times as long as recent ones answers may well be, if they are allowed to."""
 
 
 class Scheduler:
@@ -126,6 +131,25 @@ class Scheduler:
             request.is_watched and len(request.token_ids) - request.num_computed_tokens == 1
             for request in self.roster.running
         )
+
+    def num_side_by_side(self) -> int:
+        """How many requests will run side by side; 0 where that cannot be told beforehand.
+
+        They will if there is room for all at their longest, and answers, by what requests say and
+        by what recent ones were, last longer than it takes to begin the others. Looks at no single
+        request.
+        """
+        roster, block_size = self.roster, self.kv_cache.block_size
+        num_present = roster.num_present
+        num_slots = self.kv_cache.pool.num_blocks * block_size
+        needed = roster.max_tokens + num_present * block_size  # last blocks are not full
+        if num_present > self._max_running or needed > num_slots:
+            return 0
+        if roster.waiting.num_answers == RECENT_ANSWERS:
+            num_likely = num_present * ANSWER_SPREAD * roster.waiting.mean_answer
+            if num_likely * NEWCOMERS_SHARE < roster.num_prompt_tokens:
+                return 0
+        return num_present - roster.num_brief
 
     def schedule(self, max_prefill_tokens: int | None = None) -> SchedulerOutput:
         """The next step's order; its result goes to `update` before the next call.

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.config.engine import CacheConfig, SchedulerConfig
 from headrace.core.engine_core import EngineCore
+from headrace.core.fair_queue import RECENT_ANSWERS
 from headrace.core.pace import FIRST_GUESS, MAX_FIXED_TOKENS, MAX_STRETCH, StepPace
 from headrace.messages.step import ModelRunnerOutput, SchedulerOutput
 from tests.core.test_engine_core import CONFIG
@@ -91,16 +92,20 @@ class SlowExecutor(RecordingExecutor):
         return super().execute(order)
 
 
-@pytest.mark.parametrize("is_watched", [True, False])
-def test_newcomers_stretch_the_steps_of_streams_only_so_far(is_watched: bool) -> None:
-    executor = SlowExecutor()
+def _make_core(executor: SlowExecutor, max_num_seqs: int) -> EngineCore:
     config = msgspec.structs.replace(
         CONFIG,
         model=msgspec.structs.replace(CONFIG.model, max_model_len=2000),
         cache=CacheConfig(block_size=16),
-        scheduler=SchedulerConfig(max_num_seqs=8, max_num_batched_tokens=1024),
+        scheduler=SchedulerConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=1024),
     )
-    core = EngineCore(config, executor, now=lambda: executor.time)
+    return EngineCore(config, executor, now=lambda: executor.time)
+
+
+@pytest.mark.parametrize("is_watched", [True, False])
+def test_newcomers_stretch_the_steps_of_streams_only_so_far(is_watched: bool) -> None:
+    executor = SlowExecutor()
+    core = _make_core(executor, 8)
     core.add_request(make_core_request("a", [1] * 600, max_tokens=900, is_watched=is_watched))
     for _ in range(50):
         core.step()
@@ -118,29 +123,63 @@ def test_newcomers_stretch_the_steps_of_streams_only_so_far(is_watched: bool) ->
         assert len(executor.durations) == 1
 
 
-@pytest.mark.parametrize(("num_blocks", "max_tokens"), [(150, 50), (500, 2)])
+@pytest.mark.parametrize("num_before", [0, 1, 20])
+def test_the_first_crowd_is_measured_by_all_of_it(num_before: int) -> None:
+    """Though none ran side by side before, and whatever was asked alone."""
+    executor = SlowExecutor(2000)
+    core = _make_core(executor, 64)
+    for number in range(num_before):
+        core.add_request(make_core_request(f"a{number}", [1] * 150, max_tokens=100))
+        while core.has_work():
+            core.step()
+    executor.durations.clear()
+    num_requests, length = 32, 150
+    for number in range(num_requests):
+        prompt = [2 + number] * length
+        core.add_request(make_core_request(f"b{number}", prompt, max_tokens=128))
+    have_begun: set[str] = set()
+    while len(have_begun) < num_requests:
+        have_begun.update(output.request_id for output in core.step().outputs)
+    usual = 0.006 + 0.0015 * num_requests
+    assert max(executor.durations[1:]) <= 3 * usual
+    # As much prefill beside each token as is allowed beside all 32, after the first, free step.
+    share = (MAX_STRETCH - 1) * (FIRST_GUESS + num_requests)
+    assert len(executor.durations) < 1.2 * num_requests * length / share
+
+
+@pytest.mark.parametrize(
+    ("num_blocks", "max_tokens", "answer", "num_credulous"),
+    [
+        (150, 50, 50, 0),
+        (500, 2, 2, 0),
+        (9000, 2, 2, 0),
+        (500, 500, 2, 0),
+        # There would be room, so what requests say of their length is believed until more is known.
+        (9000, 500, 2, RECENT_ANSWERS),
+    ],
+)
 def test_a_crowd_that_cannot_run_side_by_side_does_not_stretch_the_steps_of_streams(
-    num_blocks: int, max_tokens: int
+    num_blocks: int, max_tokens: int, answer: int, num_credulous: int
 ) -> None:
     """For want of blocks, or since answers end as fast as prompts are done."""
     executor = SlowExecutor(num_blocks)
-    config = msgspec.structs.replace(
-        CONFIG,
-        model=msgspec.structs.replace(CONFIG.model, max_model_len=2000),
-        cache=CacheConfig(block_size=16),
-        scheduler=SchedulerConfig(max_num_seqs=256, max_num_batched_tokens=1024),
-    )
-    core = EngineCore(config, executor, now=lambda: executor.time)
+    executor.script = {f"b{number}": [3] * (answer - 1) + [0] for number in range(100)}
+    core = _make_core(executor, 256)
     core.add_request(make_core_request("a", [1] * 100, max_tokens=1900, is_watched=True))
     for _ in range(50):
         core.step()
-    executor.durations.clear()
     for number in range(100):
         prompt = [2 + number] * 400
-        core.add_request(make_core_request(f"b{number}", prompt, max_tokens=max_tokens))
-    most = 0
+        core.add_request(
+            make_core_request(f"b{number}", prompt, max_tokens=max_tokens, eos_token_id=0)
+        )
+    most = num_ended = 0
     for _ in range(600):
-        core.step()
+        if num_ended <= num_credulous:
+            executor.durations.clear()
+        outputs = core.step().outputs
+        num_ended += sum(output.finish_reason is not None for output in outputs)
         most = max(most, len(core.scheduler.roster.running))
+    assert num_ended > num_credulous + 2
     assert most < 20
     assert max(executor.durations) <= 3 * (0.006 + 0.0015 * most)
