@@ -49,7 +49,7 @@ class Roster:
         """Of their prompts, not computed yet."""
         self.num_prompt_tokens = 0
         """Of all of them."""
-        self.max_tokens = 0
+        self.most_tokens = 0
         """The same with their answers, should each become as long as it may."""
         self.num_brief = 0
         """Those that end before prompts like theirs are done, at the pace that streams allow."""
@@ -62,7 +62,7 @@ class Roster:
         """Queue a request whose id is not live."""
         self.num_queued_tokens += request.num_prompt_tokens
         self.num_prompt_tokens += request.num_prompt_tokens
-        self.max_tokens += request.max_num_tokens
+        self.most_tokens += request.max_num_tokens
         self.num_brief += _is_brief(request)
         self.requests[request.request_id] = request
         self.waiting.join(request)
@@ -110,7 +110,7 @@ class Roster:
             self._finished_ids.append(request.request_id)
         self.num_queued_tokens -= max(0, request.num_prompt_tokens - request.num_computed_tokens)
         self.num_prompt_tokens -= request.num_prompt_tokens
-        self.max_tokens -= request.max_num_tokens
+        self.most_tokens -= request.max_num_tokens
         self.num_brief -= _is_brief(request)
         request.status = RequestStatus.FINISHED
         self.waiting.leave(request)
@@ -208,7 +208,7 @@ class Roster:
             "tenants": self.waiting.num_tenants,
             "finished_ids": len(self._finished_ids),
             "queued_tokens": self.num_queued_tokens,
-            "max_tokens": self.max_tokens,
+            "most_tokens": self.most_tokens,
             "brief": self.num_brief,
         }
 

@@ -142,7 +142,7 @@ class Scheduler:
         roster, block_size = self.roster, self.kv_cache.block_size
         num_present = roster.num_present
         num_slots = self.kv_cache.pool.num_blocks * block_size
-        needed = roster.max_tokens + num_present * block_size  # last blocks are not full
+        needed = roster.most_tokens + num_present * block_size  # last blocks are not full
         if num_present > self._max_running or needed > num_slots:
             return 0
         if roster.waiting.num_answers == RECENT_ANSWERS:
