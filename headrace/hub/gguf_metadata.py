@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import mmap
 import struct
+from array import array as PackedInts
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import TypeAlias
@@ -52,7 +54,7 @@ class GgufArray:
     count: int
     start: int
     end: int
-    ends: list[int] | None = None
+    ends: PackedInts[int] | None = None
 
 
 Value: TypeAlias = str | int | float | bool | GgufArray
@@ -161,11 +163,13 @@ class GgufFile:
         array = self._array(key)
         if array.ends is None:
             raise self.fault(f"{key} should hold strings, found numbers")
-        data = self.mapping[array.start : array.end]
-        ends = [end - array.start for end in array.ends]
-        starts = [8, *(end + 8 for end in ends[:-1])] if ends else []
+        data, start = self.mapping[array.start : array.end], array.start
+        begins = chain((start,), array.ends)
         try:
-            return [data[a:b].decode() for a, b in zip(starts, ends, strict=True)]
+            return [
+                data[begin - start + 8 : end - start].decode()
+                for begin, end in zip(begins, array.ends, strict=False)
+            ]
         except UnicodeDecodeError:
             raise self.fault(f"{key} holds a string that is not UTF-8") from None
 
@@ -286,7 +290,7 @@ class _Cursor:
     def string_array(self, key: str) -> GgufArray:
         count = self.count(f"strings of {key}", 8)
         start = at = self.at
-        ends: list[int] = []
+        ends = PackedInts("Q")
         length_at, data = _U64.unpack_from, self.data
         try:
             for _ in range(count):  # the hot loop: one pass over up to a few 100,000 lengths

@@ -117,12 +117,8 @@ def _merge_backend(gguf: GgufFile, tokens: list[str]) -> tuple[Tokenizer, bool]:
             f"the pre-tokenizer {name!r} is not supported, only {', '.join(RECIPES)}; "
             "give the model's tokenizer with --tokenizer FOLDER"
         )
-    lines = gguf.strings(PREFIX + "merges")
-    parts = " ".join(lines).split(" ")
-    if len(parts) != 2 * len(lines):
-        raise gguf.fault(f"{PREFIX}merges holds an entry that is not two tokens")
-    merges = list(zip(parts[::2], parts[1::2], strict=True))
     vocabulary = dict(zip(tokens, range(len(tokens)), strict=True))
+    merges = _merges(gguf, tokens, vocabulary)
     try:
         model = models.BPE(vocabulary, merges, ignore_merges=recipe.ignore_merges)
     except Exception as error:
@@ -134,6 +130,22 @@ def _merge_backend(gguf: GgufFile, tokens: list[str]) -> tuple[Tokenizer, bool]:
     backend.pre_tokenizer = recipe.make_pre_tokenizer()
     backend.decoder = decoders.ByteLevel()
     return backend, recipe.adds_bos
+
+
+def _merges(gguf: GgufFile, tokens: list[str], vocabulary: dict[str, int]) -> list[tuple[str, str]]:
+    """The merges, made of the strings of the vocabulary: others would double the memory it takes
+    to start."""
+    merges = []
+    for line in gguf.strings(PREFIX + "merges"):
+        try:
+            left, right = line.split(" ")
+        except ValueError:
+            raise gguf.fault(f"{PREFIX}merges holds an entry that is not two tokens") from None
+        try:
+            merges.append((tokens[vocabulary[left]], tokens[vocabulary[right]]))
+        except KeyError as error:
+            raise gguf.fault(f"{PREFIX}merges holds {error}, which is no token") from None
+    return merges
 
 
 def _score_backend(gguf: GgufFile, tokens: list[str], types: npt.NDArray[np.int64]) -> Tokenizer:

@@ -256,15 +256,23 @@ def _from_folder(folder: Path) -> Tokenizer:
         backend = tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises bare Exceptions
         raise ModelError(f"{file}: not a usable tokenizer: {str(error)[:200]}") from error
-    vocabulary = backend.get_vocab(with_added_tokens=True)
-    if not vocabulary:
+    if not backend.get_vocab_size(with_added_tokens=True):
         raise ModelError(f"{file}: the vocabulary is empty")
     return Tokenizer(
         backend,
         read_folder_settings(folder),
-        vocab_size=max(vocabulary.values()) + 1,
+        vocab_size=_last_id(backend) + 1,
         where=str(file),
     )
+
+
+def _last_id(backend: tokenizers.Tokenizer) -> int:
+    """The largest id. A vocabulary without gaps is not copied to find it."""
+    size: int = backend.get_vocab_size(with_added_tokens=True)
+    if all(backend.id_to_token(token_id) is not None for token_id in range(size)):
+        return size - 1
+    vocabulary: dict[str, int] = backend.get_vocab(with_added_tokens=True)
+    return max(vocabulary.values())
 
 
 def _from_gguf(path: Path) -> Tokenizer:

@@ -134,7 +134,8 @@ def test_end_of_turn_ids_of_the_file_are_eos_ids(tmp_path: Path) -> None:
         ({"tokenizer.ggml.model": "rwkv"}, "kind 'rwkv' is not supported.*--tokenizer"),
         ({"tokenizer.ggml.pre": "martian"}, "pre-tokenizer 'martian' is not supported"),
         ({"tokenizer.ggml.merges": ["a b c"]}, "not two tokens"),
-        ({"tokenizer.ggml.merges": ["a q"]}, "vocabulary and its merges do not fit"),
+        ({"tokenizer.ggml.merges": ["a q"]}, "merges holds 'q', which is no token"),
+        ({"tokenizer.ggml.merges": ["b a"]}, "vocabulary and its merges do not fit"),
         ({"tokenizer.ggml.eos_token_id": 4}, "eos_token_id is 4, there are 4 tokens"),
         ({"tokenizer.ggml.token_type": np.ones(3, np.int32)}, "3 entries for 4 tokens"),
         ({"tokenizer.ggml.tokens": 5}, "should be an array"),
@@ -275,6 +276,16 @@ def test_folder_that_cannot_be_used_is_refused(
     write_folder(tmp_path, **files)
     with pytest.raises(ModelError, match=message):
         load_tokenizer(tmp_path)
+
+
+def test_ids_may_have_gaps(tmp_path: Path) -> None:
+    file = write_folder(tmp_path) / "tokenizer.json"
+    content = json.loads(file.read_text())
+    content["model"]["vocab"]["a"] = 700
+    file.write_text(json.dumps(content))
+    tokenizer = load_tokenizer(tmp_path)
+    assert tokenizer.vocab_size == 701
+    assert tokenizer.encode("a") == [700]
 
 
 def test_folder_without_tokenizer_names_the_way_out(tmp_path: Path) -> None:
