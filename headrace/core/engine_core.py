@@ -162,20 +162,13 @@ class EngineCore:
         self.has_news = bool(outputs)
         num_step_tokens = 0
         if self.scheduler.roster.has_work() and (executor := self.control.executor) is not None:
-            limit = None
-            if num_watched := self.scheduler.num_watched_decodes():
-                limit = self._pace.prefill_tokens(
-                    num_watched,
-                    self.scheduler.roster.num_present,
-                    self.scheduler.num_side_by_side(),
-                )
-            order = self.scheduler.schedule(limit)
+            order = self.scheduler.schedule(self.scheduler.prefill_limit(self._pace))
             num_step_tokens = order.total_num_scheduled_tokens
             begin = self._now()
             result = executor.execute(order)
             if num_step_tokens:
-                num_decodes = sum(num == 1 for num in order.num_scheduled_tokens.values())
-                self._pace.note(num_step_tokens, self._now() - begin, num_decodes)
+                seconds = self._now() - begin
+                self._pace.note(num_step_tokens, seconds, self.scheduler.num_decodes)
             outputs += self.scheduler.update(order, result)
             self.has_news |= self.scheduler.has_news
         return self._outputs(outputs, num_step_tokens)

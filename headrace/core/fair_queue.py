@@ -49,8 +49,6 @@ class FairQueue:
         self._len = 0
         self.mean_answer = 0.0
         """Tokens of an answer, of late."""
-        self.num_answers = 0
-        """How many of late, up to RECENT_ANSWERS."""
 
     def __len__(self) -> int:
         return self._len
@@ -110,8 +108,7 @@ class FairQueue:
         tenant = request.tenant
         num_answered = len(request.token_ids) - request.num_prompt_tokens
         self._charge(tenant, num_answered)
-        self.num_answers = min(self.num_answers + 1, RECENT_ANSWERS)
-        self.mean_answer += (num_answered - self.mean_answer) / self.num_answers
+        self.mean_answer += (num_answered - self.mean_answer) / RECENT_ANSWERS
         self._num_live[tenant] -= 1
         if not self._num_live[tenant]:
             del self._num_live[tenant], self._balances[tenant]

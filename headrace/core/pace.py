@@ -52,7 +52,7 @@ class StepPace:
             fixed = (mean_y - per_token * mean_x) / per_token
             self.fixed_tokens = min(max(fixed, 0.0), MAX_FIXED_TOKENS)
 
-    def prefill_tokens(self, num_decodes: int, num_present: int, num_expected: int = 0) -> int:
+    def prefill_tokens(self, num_decodes: int, num_present: int, num_expected: int) -> int:
         """Most prompt tokens beside so many requests that get their next token. At least 1.
 
         A usual step is one of the crowd that is about to run side by side, or lately did, if so
@@ -63,7 +63,7 @@ class StepPace:
 
         Args:
             num_present: requests that run and wait.
-            num_expected: those of them of which it is known that they will run side by side.
+            num_expected: those of them that are expected to run side by side.
         """
         crowd = max(min(self._crowd, num_present), num_expected)
         usual = self.fixed_tokens + max(num_decodes, crowd)

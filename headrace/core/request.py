@@ -46,10 +46,10 @@ class Request:
 
     __slots__ = (
         "block_ids", "chain", "drafter", "ends_at", "eos_token_id", "first_token_at", "grammar",
-        "has_answered", "is_watched", "last_token_at", "max_num_tokens", "min_tokens",
+        "has_answered", "is_endless", "is_watched", "last_token_at", "max_num_tokens", "min_tokens",
         "num_accepted_tokens", "num_answer_tokens", "num_cached_tokens", "num_charged",
-        "num_computed_tokens",
-        "num_draft_tokens", "num_preemptions", "num_prefill_tokens", "num_prompt_tokens",
+        "num_computed_tokens", "num_draft_tokens", "num_expected_tokens", "num_preemptions",
+        "num_prefill_tokens", "num_prompt_tokens",
         "num_registered_blocks", "order", "params", "prompt_embeds", "prompt_logprobs",
         "queued_at", "repetition", "request_id", "scheduled_at", "seed", "skips_prefix_cache",
         "starts_by", "status", "stop_token_ids", "tenant", "token_ids",
@@ -87,6 +87,12 @@ class Request:
         ignores_eos = params.ignore_eos and source.grammar is None
         self.eos_token_id = None if ignores_eos else source.eos_token_id
         self.stop_token_ids = frozenset(source.stop_token_ids)
+        may_end = self.eos_token_id is not None or self.stop_token_ids or self.repetition
+        self.is_endless = not may_end and source.grammar is None
+        """Nothing but its length ends it, as far as the core knows: stop strings are the front's
+        business."""
+        self.num_expected_tokens = 0
+        """What it may come to have, prompt and answer, as one that lasts; see Crowd."""
         self.grammar = source.grammar
         self.num_answer_tokens = source.num_answer_tokens
         self.seed = seed

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import Literal
 
+from headrace.core.crowd import Crowd
 from headrace.core.deadlines import Deadlines
 from headrace.core.fair_queue import FairQueue
 from headrace.core.gate import Gate
 from headrace.core.kv_cache import KVCacheManager
-from headrace.core.pace import NEWCOMERS_SHARE
 from headrace.core.request import Request, RequestStatus
 from headrace.messages.outputs import EngineCoreOutput, FinishReason, RequestProgress
 
@@ -47,12 +47,7 @@ class Roster:
         """In `order`."""
         self.num_queued_tokens = 0
         """Of their prompts, not computed yet."""
-        self.num_prompt_tokens = 0
-        """Of all of them."""
-        self.most_tokens = 0
-        """The same with their answers, should each become as long as it may."""
-        self.num_brief = 0
-        """Those that end before prompts like theirs are done, at the pace that streams allow."""
+        self.crowd = Crowd()
         self.num_preemptions = 0
         """Since the start."""
         self._finished_ids: list[str] = []
@@ -61,11 +56,9 @@ class Roster:
     def add(self, request: Request) -> None:
         """Queue a request whose id is not live."""
         self.num_queued_tokens += request.num_prompt_tokens
-        self.num_prompt_tokens += request.num_prompt_tokens
-        self.most_tokens += request.max_num_tokens
-        self.num_brief += _is_brief(request)
         self.requests[request.request_id] = request
         self.waiting.join(request)
+        self.crowd.join(request)
         self.gate.push(request)
         self.deadlines.add(request)
 
@@ -109,11 +102,9 @@ class Roster:
             self._kv_cache.free(request)
             self._finished_ids.append(request.request_id)
         self.num_queued_tokens -= max(0, request.num_prompt_tokens - request.num_computed_tokens)
-        self.num_prompt_tokens -= request.num_prompt_tokens
-        self.most_tokens -= request.max_num_tokens
-        self.num_brief -= _is_brief(request)
         request.status = RequestStatus.FINISHED
         self.waiting.leave(request)
+        self.crowd.leave(request)
         self.deadlines.forget(request)
 
     def sweep(self) -> None:
@@ -208,14 +199,8 @@ class Roster:
             "tenants": self.waiting.num_tenants,
             "finished_ids": len(self._finished_ids),
             "queued_tokens": self.num_queued_tokens,
-            "most_tokens": self.most_tokens,
-            "brief": self.num_brief,
+            **self.crowd.debug_state(),
         }
-
-
-def _is_brief(request: Request) -> bool:
-    max_answer = request.max_num_tokens - request.num_prompt_tokens
-    return max_answer * NEWCOMERS_SHARE < request.num_prompt_tokens
 
 
 def _progress(request: Request, place: int) -> RequestProgress:

@@ -26,9 +26,8 @@ from collections.abc import Callable
 
 from headrace.config.engine import CacheConfig, SchedulerConfig, SpeculativeConfig
 from headrace.core.block_times import BlockSampler
-from headrace.core.fair_queue import RECENT_ANSWERS
 from headrace.core.kv_cache import KVCacheManager
-from headrace.core.pace import NEWCOMERS_SHARE
+from headrace.core.pace import StepPace
 from headrace.core.request import Request
 from headrace.core.request_maker import RequestMaker
 from headrace.core.roster import Roster
@@ -43,8 +42,8 @@ from headrace.messages.outputs import (
 from headrace.messages.requests import EngineCoreRequest
 from headrace.messages.step import CachedRequest, ModelRunnerOutput, NewRequest, SchedulerOutput
 
-ANSWER_SPREAD = 2.0
-"""How many times as long as recent ones answers may well be, if they are allowed to."""
+LONGER = 2
+"""How many times longer than the mean a prompt is that holds up those behind it."""
 
 
 class Scheduler:
@@ -101,6 +100,10 @@ class Scheduler:
         self.has_news = False
         """Whether somebody waits for an output of the last update: a first or a last one, or one
         of a request whose every token is watched."""
+        self.num_decodes = 0
+        """Requests that get the token after their last one in the step that was scheduled."""
+        self._has_rest = False
+        """Whether that step left known tokens of running requests for later ones."""
         self._prefill_left = 0
         """Of the step being scheduled."""
         self._num_steps = 0
@@ -122,34 +125,31 @@ class Scheduler:
 
     # A step begins
 
-    def num_watched_decodes(self) -> int:
-        """How many running requests come to a token that is watched, if prefills could delay
-        them; 0 when there is nothing to prefill."""
-        if not self.roster.num_queued_tokens or not self._chunks_prefill:
-            return 0
-        return sum(
-            request.is_watched and len(request.token_ids) - request.num_computed_tokens == 1
-            for request in self.roster.running
-        )
-
-    def num_side_by_side(self) -> int:
-        """How many requests will run side by side; 0 where that cannot be told beforehand.
-
-        They will if there is room for all at their longest, and answers, by what requests say and
-        by what recent ones were, last longer than it takes to begin the others. Looks at no single
-        request.
-        """
-        roster, block_size = self.roster, self.kv_cache.block_size
-        num_present = roster.num_present
-        num_slots = self.kv_cache.pool.num_blocks * block_size
-        needed = roster.most_tokens + num_present * block_size  # last blocks are not full
-        if num_present > self._max_running or needed > num_slots:
-            return 0
-        if roster.waiting.num_answers == RECENT_ANSWERS:
-            num_likely = num_present * ANSWER_SPREAD * roster.waiting.mean_answer
-            if num_likely * NEWCOMERS_SHARE < roster.num_prompt_tokens:
-                return 0
-        return num_present - roster.num_brief
+    def prefill_limit(self, pace: StepPace) -> int | None:
+        """Most tokens of prefill for the next step; None where no watched token is to come."""
+        roster = self.roster
+        has_prefill = roster.num_queued_tokens or len(roster.waiting) or self._has_rest
+        if not has_prefill or not self._chunks_prefill:
+            return None
+        num_decodes, is_watched = 0, False
+        first: Request | None = None
+        for request in roster.running:
+            if len(request.token_ids) - request.num_computed_tokens == 1:
+                num_decodes += 1
+                is_watched |= request.is_watched
+            elif first is None:
+                first = request
+        if not is_watched:
+            return None
+        if first is None and len(roster.waiting):
+            first = roster.waiting.peek()
+        num_lasting = 0
+        # Behind prompts much longer than theirs, they would not run side by side soon.
+        num_left = roster.num_present - num_decodes
+        if first and len(first.token_ids) * num_left <= LONGER * roster.num_queued_tokens:
+            pool, block_size = self.kv_cache.pool, self.kv_cache.block_size
+            num_lasting = roster.crowd.size(self._max_running, pool.num_blocks, block_size)
+        return pace.prefill_tokens(num_decodes, roster.num_present, num_lasting)
 
     def schedule(self, max_prefill_tokens: int | None = None) -> SchedulerOutput:
         """The next step's order; its result goes to `update` before the next call.
@@ -159,6 +159,7 @@ class Scheduler:
         """
         roster = self.roster
         self._prefill_left = max_prefill_tokens or self._max_step_tokens
+        self.num_decodes, self._has_rest = 0, False
         counts: dict[str, int] = {}
         cached: list[CachedRequest] = []
         new: list[NewRequest] = []
@@ -190,12 +191,16 @@ class Scheduler:
             num_computed = request.num_computed_tokens
             num = len(request.token_ids) - num_computed
             if num > 1:
+                left = min(budget - (len(running) - idx - 1), self._prefill_left)
+                chunk = min(num, self._max_chunk, left)
+                self._has_rest |= chunk < num
                 if not self._prefill_left:
                     idx += 1
                     continue
-                left = min(budget - (len(running) - idx - 1), self._prefill_left)
-                num = min(num, self._max_chunk, left)
+                num = chunk
                 self._prefill_left -= num
+            else:
+                self.num_decodes += 1
             num_slots = len(request.block_ids) * block_size
             new_block_ids: list[int] = []
             if num_computed + num > num_slots:
@@ -237,7 +242,9 @@ class Scheduler:
             num_known = len(request.token_ids)
             num = num_known - num_computed
             if self._chunks_prefill:
-                num = min(num, self._max_chunk, left)
+                chunk = min(num, self._max_chunk, left)
+                self._has_rest |= chunk < num
+                num = chunk
             elif num > left:
                 break
             if self.kv_cache.allocate(request, num_known, prefix, num_growing) is None:
@@ -362,6 +369,8 @@ class Scheduler:
         """End a running request; its last output. `running` is left for the caller to sweep."""
         self.has_news = True
         self.roster.end(request)
+        if finish_reason in (FinishReason.STOP, FinishReason.LENGTH):
+            self.roster.crowd.note_answer(len(request.token_ids) - request.num_prompt_tokens)
         return request.to_output(
             tokens,
             now,

@@ -156,7 +156,7 @@ def test_what_answers_will_be_charged_is_foretold_when_it_is_known() -> None:
         fill(queue, ended)
         queue.pop().token_ids += [1] * 200
         queue.leave(ended)
-    assert queue.mean_answer == pytest.approx(200)
+    assert 190 < queue.mean_answer < 200
     fill(queue, *(make_request(n, "a", 1) for n in range(1000, 1010)), make_request(2000, "b", 1))
     assert tenants(list(queue.in_order(round(queue.mean_answer)))).index("b") == 1
     assert tenants(list(queue.in_order())).index("b") == 10

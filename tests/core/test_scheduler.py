@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from headrace.core.pace import StepPace
 from headrace.errors import ConfigError
 from headrace.messages.outputs import FinishReason
 from tests.core.scheduler_rig import Rig
@@ -68,22 +69,45 @@ def test_a_limited_prefill_waits_a_step_when_an_earlier_one_takes_all() -> None:
     assert rig.step(max_prefill_tokens=2).num_scheduled_tokens.keys() == {"a", "b"}
 
 
-def test_watched_decodes_are_counted_only_while_there_is_something_to_prefill() -> None:
-    rig = Rig(max_num_batched_tokens=12)
-    rig.add("a", [1] * 3, max_tokens=20)
-    rig.add("b", [2] * 3, max_tokens=20, is_watched=False)
-    assert rig.scheduler.num_watched_decodes() == 0
+def test_prefills_are_held_only_beside_watched_tokens() -> None:
+    pace = StepPace()
+
+    def held_beside(num_decodes: int) -> int:
+        return pace.prefill_tokens(num_decodes, num_decodes + 1, 0)
+
+    rig = Rig(max_num_batched_tokens=50)
+    rig.add("a", [1] * 3, max_tokens=20, is_watched=False)
+    assert rig.scheduler.prefill_limit(pace) is None
     rig.step()
-    assert rig.scheduler.num_watched_decodes() == 0
-    rig.add("c", [3] * 30)
-    assert rig.scheduler.num_watched_decodes() == 1
+    assert rig.scheduler.prefill_limit(pace) is None
+    rig.add("b", [2] * 30, eos_token_id=0)
+    assert rig.scheduler.prefill_limit(pace) is None
+    rig.add("c", [3] * 3, max_tokens=20, eos_token_id=0)
     rig.step()
-    assert rig.scheduler.num_watched_decodes() == 1
+    rig.add("d", [4] * 300, max_tokens=3)
+    assert rig.scheduler.prefill_limit(pace) == held_beside(3)  # though only one is watched
+    rig.step(max_prefill_tokens=10)
+    assert rig.scheduler.prefill_limit(pace) == held_beside(3)
     rig = Rig(enable_chunked_prefill=False)
     rig.add("a", [1] * 3, max_tokens=20)
     rig.step()
     rig.add("c", [3] * 30)
-    assert rig.scheduler.num_watched_decodes() == 0
+    assert rig.scheduler.prefill_limit(pace) is None
+
+
+def test_answers_computed_again_are_held_to_their_last_token() -> None:
+    pace = StepPace()
+    rig = Rig(max_num_batched_tokens=50, caching=False)
+    rig.add("a", [1] * 3, max_tokens=60)
+    rig.add("b", [2] * 3, max_tokens=60)
+    for _ in range(30):
+        rig.step()
+    rig.scheduler.roster.preempt_last()
+    num_limited = 0
+    while rig.scheduler.prefill_limit(pace) is not None:
+        rig.step(max_prefill_tokens=10)
+        num_limited += 1
+    assert num_limited == 4  # 33 tokens
 
 
 # Filling a step
