@@ -13,6 +13,7 @@
 #include <array>
 
 #include "simd/int8.h"
+#include "simd/quantize.h"
 
 namespace headrace {
 namespace {
@@ -462,31 +463,17 @@ inline std::size_t block_scratch(int num_rows) {
 
 template <bool Both>
 void quantize_block(const float* x, InputBlock& out) {
-  // Adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the low bits.
-  constexpr float kRound = 12582912.0f;
   constexpr float kLargestCode = Both ? 127.0f * 256.0f + 127.0f : 127.0f;
-  constexpr float kTiny = 1e-30f;  // below this the inverse would be infinite
-  constexpr int kBlockVecs = kBlockDepth / kLanes;
-  vi largest{};
-#pragma GCC unroll 4
-  for (int i = 0; i < kBlockVecs; ++i) {
-    const vi magnitude = reinterpret_cast<vi>(load(x + i * kLanes)) & 0x7fffffff;
-    largest = magnitude > largest ? magnitude : largest;
-  }
-  // As integers, NaN is the greatest.
-  const float top = reduce_lanes(reinterpret_cast<vf>(largest), [](vf a, vf b) {
-    const vi p = reinterpret_cast<vi>(a), q = reinterpret_cast<vi>(b);
-    return reinterpret_cast<vf>(p > q ? p : q);
-  });
-  const bool usable = top >= kTiny && top <= std::numeric_limits<float>::max();
-  const vf inverse = set1(usable ? kLargestCode / top : 0.0f);
-  const vi used = set1i(usable ? -1 : 0);
-  out.scale = top / kLargestCode;
+  vf values[kBlockVecs];
+  load_block(x, values);
+  const float largest = largest_magnitude(values);
+  const float inverse = inverse_scale(largest, kLargestCode);
+  const vi used = set1i(inverse != 0.0f ? -1 : 0);  // an infinity times zero is NaN
+  out.scale = largest / kLargestCode;
   out.codes[0] = out.codes[1] = 0;
 #pragma GCC unroll 4
   for (int i = 0; i < kBlockVecs; ++i) {
-    const vi code = (reinterpret_cast<vi>(load(x + i * kLanes) * inverse + kRound) -
-                     reinterpret_cast<vi>(set1(kRound))) & used;
+    const vi code = rounded_integer(values[i] * inverse + kRoundToInteger) & used;
     const vi high = Both ? (code + 128) >> 8 : code;
     const vi low = Both ? code - high * 256 : vi{};
     const vc high_bytes = __builtin_convertvector(high, vc);

@@ -5,6 +5,7 @@
 
 #include "int16_kernels.h"
 #include "simd/linear.h"
+#include "simd/quantize.h"
 
 namespace headrace {
 namespace {
@@ -186,30 +187,11 @@ inline std::size_t int16_scratch(int num_rows) {
   return sizeof(float) * static_cast<std::size_t>(num_rows * kInt16Beside * kPanelWidth);
 }
 
-// The greatest magnitude, of which NaN is the greatest: as integers, in any order.
-template <int N>
-inline float top_of(const vf (&values)[N]) {
-  vi largest{};
-#pragma GCC unroll 4
-  for (int i = 0; i < N; ++i) {
-    const vi magnitude = reinterpret_cast<vi>(values[i]) & 0x7fffffff;
-    largest = magnitude > largest ? magnitude : largest;
-  }
-  return reduce_lanes(reinterpret_cast<vf>(largest), [](vf a, vf b) {
-    const vi p = reinterpret_cast<vi>(a), q = reinterpret_cast<vi>(b);
-    return reinterpret_cast<vf>(p > q ? p : q);
-  });
-}
-
-constexpr int kInt16Vecs = kBlockDepth / kLanes;
-
 // Integers nearest to 32 values times `inverse`, ties to even: below 2^15.
-inline void round_block(const vf (&values)[kInt16Vecs], float inverse, std::int16_t* codes) {
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23 leaves the integer in the low bits
+inline void round_block(const vf (&values)[kBlockVecs], float inverse, std::int16_t* codes) {
 #pragma GCC unroll 4
-  for (int i = 0; i < kInt16Vecs; ++i) {
-    const vi code = reinterpret_cast<vi>(fma(values[i], set1(inverse), set1(kRound))) -
-                    reinterpret_cast<vi>(set1(kRound));
+  for (int i = 0; i < kBlockVecs; ++i) {
+    const vi code = rounded_integer(fma(values[i], set1(inverse), set1(kRoundToInteger)));
     typedef std::int16_t Codes __attribute__((vector_size(2 * kLanes)));
     const Codes narrow = __builtin_convertvector(code, Codes);
     std::memcpy(codes + i * kLanes, &narrow, sizeof narrow);
@@ -218,16 +200,15 @@ inline void round_block(const vf (&values)[kInt16Vecs], float inverse, std::int1
 
 inline void quantize_int16(const float* x, std::ptrdiff_t x_stride, int width, Int16Block* out,
                            std::ptrdiff_t out_stride, int num_rows) {
-  constexpr float kTiny = 1e-30f;  // below this the inverse would be infinite
   for (int r = 0; r < num_rows; ++r, x += x_stride, out += out_stride) {
     for (int b = 0; b < width / kBlockDepth; ++b) {
-      vf values[kInt16Vecs];
-#pragma GCC unroll 4
-      for (int i = 0; i < kInt16Vecs; ++i) values[i] = load(x + b * kBlockDepth + i * kLanes);
-      const float top = top_of(values);
-      out[b].scale = top / kInt16Largest;
-      if (top >= kTiny && top <= std::numeric_limits<float>::max()) {
-        round_block(values, kInt16Largest / top, out[b].codes);
+      vf values[kBlockVecs];
+      load_block(x + b * kBlockDepth, values);
+      const float largest = largest_magnitude(values);
+      const float inverse = inverse_scale(largest, kInt16Largest);
+      out[b].scale = largest / kInt16Largest;
+      if (inverse != 0.0f) {
+        round_block(values, inverse, out[b].codes);
       } else {
         std::memset(out[b].codes, 0, sizeof out[b].codes);
       }
@@ -239,11 +220,10 @@ inline void pack_int16(const float* row, int depth, int lane, std::uint8_t* pane
   constexpr int kShift = 12;  // the largest integer is below 2 * 2^12
   std::uint8_t* weights = panel + int16_weights_at(depth) + 4 * lane;
   for (int b = 0; b < depth / kBlockDepth; ++b, weights += kInt16BlockBytes) {
-    vf values[kInt16Vecs];
-#pragma GCC unroll 4
-    for (int i = 0; i < kInt16Vecs; ++i) values[i] = load(row + b * kBlockDepth + i * kLanes);
-    const float top = top_of(values);
-    const int exponent = load_as<std::int32_t>(&top) >> 23;
+    vf values[kBlockVecs];
+    load_block(row + b * kBlockDepth, values);
+    const float largest = largest_magnitude(values);
+    const int exponent = load_as<std::int32_t>(&largest) >> 23;
     // An infinity or a NaN makes all of the block's products NaN: zero times an infinite scale.
     // What is too small for an exponent is zero.
     std::uint8_t& stored = panel[b * kPanelWidth + lane];

@@ -4,6 +4,7 @@
 
 #include "int8_kernels.h"
 #include "simd/linear.h"
+#include "simd/quantize.h"
 
 namespace headrace {
 namespace {
@@ -157,34 +158,18 @@ inline void int8_linear(const Int8Args& a, int row_begin, int row_end, int panel
   }
 }
 
-// The largest magnitude of a row, of which NaN is the greatest: as integers, in any order.
-inline float largest_magnitude(const float* x, int width) {
-  vi largest{};
-  for (int k = 0; k < width; k += kLanes) {
-    const vf value = width - k < kLanes ? load_part(x + k, width - k) : load(x + k);
-    const vi magnitude = reinterpret_cast<vi>(value) & 0x7fffffff;
-    largest = magnitude > largest ? magnitude : largest;
-  }
-  std::int32_t bits = 0;
-  for (int lane = 0; lane < kLanes; ++lane) bits = std::max(bits, largest[lane]);
-  return load_as<float>(&bits);
-}
-
 inline void quantize_rows(const float* x, std::ptrdiff_t x_stride, int width, std::uint8_t flip,
                           std::uint8_t* out, std::ptrdiff_t out_stride, float* scales,
                           int num_rows) {
-  // Adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the low byte.
-  constexpr float kRound = 12582912.0f;
-  // Below this 127 / largest would be infinite; such a row is all but zero.
-  constexpr float kTiny = 1e-30f;
   for (int r = 0; r < num_rows; ++r, x += x_stride, out += out_stride) {
     const float largest = largest_magnitude(x, width);
     scales[r] = largest / 127.0f;
-    const vf inverse = set1(largest < kTiny ? 0.0f : 127.0f / largest);
+    const vf inverse = set1(inverse_scale(largest, 127.0f));
     for (int k = 0; k < out_stride; k += kLanes) {
       const int left = width - k;
       const vf value = left >= kLanes ? load(x + k) : left > 0 ? load_part(x + k, left) : vf{};
-      const vu bits = (as_bits(value * inverse + kRound) ^ flip) & 0xff;
+      // The low byte alone is enough.
+      const vu bits = (as_bits(value * inverse + kRoundToInteger) ^ flip) & 0xff;
       const vb bytes = __builtin_convertvector(bits, vb);
       std::memcpy(out + k, &bytes, sizeof bytes);
     }

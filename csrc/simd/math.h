@@ -10,9 +10,9 @@ namespace {
 inline vf exp(vf x) {
   const vf lowest = set1(-87.33654f);
   const vf clamped = min(max(x, lowest), set1(88.3762f));
-  // x = n ln 2 + r: adding 1.5 * 2^23 rounds n to an integer and leaves it in the low bits.
-  const vf shifted = fma(clamped, set1(1.44269504f), set1(12582912.0f));
-  const vf n = shifted - 12582912.0f;
+  // x = n ln 2 + r, and n an integer.
+  const vf shifted = fma(clamped, set1(1.44269504f), set1(kRoundToInteger));
+  const vf n = shifted - kRoundToInteger;
   const vf r = fma(n, set1(-1.42860677e-6f), fma(n, set1(-0.693145752f), clamped));
   vf p = set1(1.3888889e-3f);
   p = fma(p, r, set1(8.3333333e-3f));

@@ -17,9 +17,9 @@ inline int padded_dim(int head_dim) {
 // 2^x for x <= 0 within 2 ulp: exactly 1 at 0, 2^-126 below that, NaN for NaN.
 inline vf exp2_of_negative(vf x) {
   x = max(set1(-126.0f), x);
-  // x = n + r: adding 1.5 * 2^23 rounds n to an integer and leaves it in the low bits.
-  const vf shifted = x + 12582912.0f;
-  const vf r = x - (shifted - 12582912.0f);
+  // x = n + r, and n an integer.
+  const vf shifted = x + kRoundToInteger;
+  const vf r = x - (shifted - kRoundToInteger);
   vf p = set1(1.326472731e-3f);
   p = fma(p, r, set1(9.671512991e-3f));
   p = fma(p, r, set1(5.550733581e-2f));

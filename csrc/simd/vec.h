@@ -61,6 +61,14 @@ inline vi set1i(std::int32_t x) { return x - vi{}; }
 inline vf to_float(vi v) { return __builtin_convertvector(v, vf); }
 inline vf as_float(vu v) { return reinterpret_cast<vf>(v); }
 inline vu as_bits(vf v) { return reinterpret_cast<vu>(v); }
+
+// Adding this rounds what is below 2^22 to an integer, ties to even, and leaves it in the low bits.
+constexpr float kRoundToInteger = 12582912.0f;  // 1.5 * 2^23
+// The integer in such a sum.
+inline vi rounded_integer(vf sum) {
+  return reinterpret_cast<vi>(sum) - reinterpret_cast<vi>(set1(kRoundToInteger));
+}
+
 inline vf max(vf a, vf b) { return a > b ? a : b; }
 inline vf min(vf a, vf b) { return a < b ? a : b; }
 
