@@ -2,13 +2,14 @@
 // blocks.
 #pragma once
 
+#include "block_kernels.h"
 #include "input_rows.h"
-#include "int8_kernels.h"
+#include "program.h"
 
 namespace headrace {
 
 // Quantises the rows of `x`, then multiplies; `linear.x` is not read.
-void run_block_linear(Frame& frame, const Int8Kernels& kernels, int bytes, const InputRows& x,
+void run_block_linear(Frame& frame, const BlockKernels& kernels, int bytes, const InputRows& x,
                       const LinearArgs& linear, int num_panels);
 
 }  // namespace headrace

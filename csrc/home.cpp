@@ -35,9 +35,7 @@ CacheType cache_type(const std::string& dtype) {
 
 Home::Home(const std::string& isa, int num_threads)
     : kernels_(kernels_by_name(isa)),
-      int8_kernels_(int8_kernels_beside(kernels_)),
-      int16_kernels_(int16_kernels_beside(kernels_)),
-      block_kernels_(block_kernels_beside(kernels_)),
+      integers_(integer_kernels_beside(kernels_)),
       num_threads_(threads_to_use(num_threads)) {}
 
 std::shared_ptr<Linear> Home::make_linear(const std::vector<StoredMatrix>& parts,
@@ -49,12 +47,12 @@ std::shared_ptr<Linear> Home::make_linear(const std::vector<StoredMatrix>& parts
                                 " columns do not fit int8 products; at most " +
                                 std::to_string(kInt8MaxDepth) + " do");
   }
-  const bool int16 = int16_kernels_ && std::all_of(parts.begin(), parts.end(), fits_int16);
+  const bool int16 = integers_.int16 && std::all_of(parts.begin(), parts.end(), fits_int16);
   auto linear = std::make_shared<Linear>();
   linear->memory = arena_;
   linear->depth = depth;
-  linear->int8 = int8 ? &int8_kernels_ : nullptr;
-  linear->int16 = int16 && !int8 ? int16_kernels_ : nullptr;
+  linear->int8 = int8 ? integers_.int8 : nullptr;
+  linear->int16 = int16 && !int8 ? integers_.int16 : nullptr;
   return linear;
 }
 
@@ -88,11 +86,11 @@ std::vector<PanelRef> Home::pack(const Linear& linear, const StoredMatrix& matri
 }
 
 void Home::choose_products(Linear& linear, Rounding rounding) const {
-  if (linear.int8 || linear.int16 || !block_kernels_) return;
+  if (linear.int8 || linear.int16 || !integers_.blocks) return;
   const bool all = std::all_of(
       linear.panels.begin(), linear.panels.end(),
-      [&](const PanelRef& panel) { return block_kernels_->multiplies_blocks(panel.format); });
-  if (all) linear.blocks = block_kernels_;
+      [&](const PanelRef& panel) { return integers_.blocks->multiplies(panel.format); });
+  if (all) linear.blocks = integers_.blocks;
   if (rounding == Rounding::Int8Activations) linear.activation_bytes = 1;
 }
 

@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "int16_kernels.h"
-#include "int8_kernels.h"
+#include "integer_kernels.h"
 #include "kernels.h"
 #include "memory.h"
 #include "packing.h"
@@ -26,7 +25,7 @@ struct Linear {
   bool gated = false;
   const Int8Kernels* int8 = nullptr;
   const Int16Kernels* int16 = nullptr;
-  const Int8Kernels* blocks = nullptr;
+  const BlockKernels* blocks = nullptr;
   int activation_bytes = 2;  // of those
 };
 
@@ -90,9 +89,7 @@ class Home {
   void choose_products(Linear& linear, Rounding rounding) const;
 
   const Kernels& kernels_;
-  const Int8Kernels& int8_kernels_;
-  const Int16Kernels* int16_kernels_;
-  const Int8Kernels* block_kernels_;
+  const IntegerKernels integers_;
   int num_threads_;
   std::shared_ptr<Arena> arena_ = std::make_shared<Arena>();
 };

@@ -52,10 +52,4 @@ struct Int16Kernels {
   void (*pack)(const float* row, int depth, int lane, std::uint8_t* panel);
 };
 
-extern const Int16Kernels kInt16Avx512Vnni;
-extern const Int16Kernels kInt16Avx512VnniEmulated;
-
-// Those for a processor that runs these kernels; null where floats or tiles are as fast.
-const Int16Kernels* int16_kernels_beside(const Kernels& kernels);
-
 }  // namespace headrace

@@ -3,6 +3,7 @@
 #include "product_tasks.h"
 
 namespace headrace {
+
 void run_int8_linear(Frame& frame, const Int8Kernels& kernels, const InputRows& x,
                      const LinearArgs& linear, int num_panels) {
   const int num_rows = frame.num_rows, depth = linear.depth;
@@ -14,9 +15,9 @@ void run_int8_linear(Frame& frame, const Int8Kernels& kernels, const InputRows& 
   frame.for_rows(2 * static_cast<std::size_t>(depth), [&](int begin, int end) {
     x.convert(frame.kernels, begin, end,
               [&](const float* rows, std::ptrdiff_t stride, int first, int count) {
-                kernels.quantize_rows(rows, stride, depth, kernels.x_flip,
-                                      codes + static_cast<std::ptrdiff_t>(first) * row_bytes,
-                                      row_bytes, scales + first, count);
+                kernels.quantize(rows, stride, depth, kernels.x_flip,
+                                 codes + static_cast<std::ptrdiff_t>(first) * row_bytes, row_bytes,
+                                 scales + first, count);
               });
   });
   const Int8Args args{codes, row_bytes, scales, linear};

@@ -29,8 +29,8 @@ void pack_int8_panel(const Int8Kernels& kernels, const StoredMatrix& m, int pane
     dequantize_row(m.format, m.data + static_cast<std::size_t>(first + lane) * stored_bytes,
                    m.depth, row);
     float scale;
-    kernels.quantize_rows(row, m.depth, m.depth, 0, codes, static_cast<std::ptrdiff_t>(depth),
-                          &scale, 1);
+    kernels.quantize(row, m.depth, m.depth, 0, codes, static_cast<std::ptrdiff_t>(depth), &scale,
+                     1);
     std::uint8_t* quads = out + kInt8WeightsAt + lane * kQuad;
     std::int32_t sum = 0;
     for (std::size_t k = 0; k < depth; k += kQuad, quads += kPanelWidth * kQuad) {

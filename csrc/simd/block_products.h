@@ -1,4 +1,4 @@
-// Products of weights stored in blocks with activations of 16 or 8 bits; see int8_kernels.h.
+// Products of weights stored in blocks with activations of 16 or 8 bits; see block_kernels.h.
 //
 // Codes of four k are the bytes of a lane, and the high and the low bytes of four activations are
 // broadcast to all lanes: two instructions for bytes make products of 16 bits, one those of 8. Few
@@ -12,6 +12,7 @@
 
 #include <array>
 
+#include "block_kernels.h"
 #include "simd/int8.h"
 #include "simd/quantize.h"
 
@@ -492,6 +493,9 @@ inline void quantize_blocks(const float* x, std::ptrdiff_t x_stride, int width, 
     for (int b = 0; b < width / kBlockDepth; ++b) quantize(x + b * kBlockDepth, out[b]);
   }
 }
+
+constexpr BlockKernels kBlockKernels = {multiplies_blocks, block_linear, block_scratch,
+                                        quantize_blocks};
 
 }  // namespace
 }  // namespace headrace

@@ -237,5 +237,7 @@ inline void pack_int16(const float* row, int depth, int lane, std::uint8_t* pane
   }
 }
 
+constexpr Int16Kernels kInt16Kernels = {int16_linear, int16_scratch, quantize_int16, pack_int16};
+
 }  // namespace
 }  // namespace headrace

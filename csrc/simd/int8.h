@@ -158,7 +158,7 @@ inline void int8_linear(const Int8Args& a, int row_begin, int row_end, int panel
   }
 }
 
-inline void quantize_rows(const float* x, std::ptrdiff_t x_stride, int width, std::uint8_t flip,
+inline void quantize_int8(const float* x, std::ptrdiff_t x_stride, int width, std::uint8_t flip,
                           std::uint8_t* out, std::ptrdiff_t out_stride, float* scales,
                           int num_rows) {
   for (int r = 0; r < num_rows; ++r, x += x_stride, out += out_stride) {
@@ -175,6 +175,9 @@ inline void quantize_rows(const float* x, std::ptrdiff_t x_stride, int width, st
     }
   }
 }
+
+constexpr std::uint8_t kInt8Flip = HEADRACE_INT8_UNSIGNED ? 0x80 : 0;
+constexpr Int8Kernels kInt8Kernels = {kInt8Flip, quantize_int8, int8_linear};
 
 }  // namespace
 }  // namespace headrace

@@ -98,5 +98,7 @@ inline void int8_linear_tiles(const Int8Args& a, int row_begin, int row_end, int
   release_tiles();
 }
 
+constexpr Int8Kernels kInt8TileKernels = {kInt8Flip, quantize_int8, int8_linear_tiles};
+
 }  // namespace
 }  // namespace headrace
