@@ -23,6 +23,12 @@ int threads_to_use(int num_threads) {
   return num_threads == 0 ? available_cores() : num_threads;
 }
 
+PanelPacking packing_for(const Linear& linear, const StoredMatrix& matrix) {
+  if (linear.int8) return int8_packing(*linear.int8, matrix.depth);
+  if (linear.int16) return int16_packing(*linear.int16, matrix.depth);
+  return stored_packing(matrix.format, matrix.depth);
+}
+
 CacheType cache_type(const std::string& dtype) {
   if (dtype == "float32") return CacheType::F32;
   if (dtype == "float16") return CacheType::F16;
@@ -40,58 +46,43 @@ Home::Home(const std::string& isa, int num_threads)
 
 std::shared_ptr<Linear> Home::make_linear(const std::vector<StoredMatrix>& parts,
                                           Rounding rounding) const {
-  const int depth = parts[0].depth;
-  const bool int8 = rounding == Rounding::Int8;
-  if (int8 && depth > kInt8MaxDepth) {
-    throw std::invalid_argument("sums over " + std::to_string(depth) +
-                                " columns do not fit int8 products; at most " +
-                                std::to_string(kInt8MaxDepth) + " do");
-  }
-  const bool int16 = integers_.int16 && std::all_of(parts.begin(), parts.end(), fits_int16);
+  const auto all = [&](auto&& fits) { return std::all_of(parts.begin(), parts.end(), fits); };
   auto linear = std::make_shared<Linear>();
   linear->memory = arena_;
-  linear->depth = depth;
-  linear->int8 = int8 ? integers_.int8 : nullptr;
-  linear->int16 = int16 && !int8 ? integers_.int16 : nullptr;
+  linear->depth = parts[0].depth;
+  if (rounding == Rounding::Int8) {
+    if (linear->depth > kInt8MaxDepth) {
+      throw std::invalid_argument("sums over " + std::to_string(linear->depth) +
+                                  " columns do not fit int8 products; at most " +
+                                  std::to_string(kInt8MaxDepth) + " do");
+    }
+    linear->int8 = integers_.int8;
+  } else if (integers_.int16 && all(fits_int16)) {
+    linear->int16 = integers_.int16;
+  } else if (integers_.blocks &&
+             all([&](const StoredMatrix& m) { return integers_.blocks->multiplies(m.format); })) {
+    linear->blocks = integers_.blocks;
+    linear->activation_bytes = rounding == Rounding::Int8Activations ? 1 : 2;
+  }
   return linear;
 }
 
 std::vector<PanelRef> Home::pack(const Linear& linear, const StoredMatrix& matrix,
                                  int first_column) {
   const int count = num_panels(matrix.rows);
-  const Format format = linear.int8    ? Format::Int8
-                        : linear.int16 ? Format::Int16
-                                       : matrix.format;
-  const std::size_t size = linear.int8    ? int8_panel_bytes(matrix.depth)
-                           : linear.int16 ? int16_panel_bytes(matrix.depth)
-                                          : panel_bytes(matrix.format, matrix.depth);
+  const PanelPacking packing = packing_for(linear, matrix);
+  const std::size_t size = packing.panel_bytes;
   std::uint8_t* data = arena_->allocate(size * static_cast<std::size_t>(count));
   std::vector<PanelRef> panels;
   for (int p = 0; p < count; ++p) {
     const int left = matrix.rows - p * kPanelWidth;
-    panels.push_back({data + static_cast<std::size_t>(p) * size, format,
+    panels.push_back({data + static_cast<std::size_t>(p) * size, packing.format,
                       first_column + p * kPanelWidth, left < kPanelWidth ? left : kPanelWidth});
   }
   parallel(num_threads_, count, [&](int p) {
-    std::uint8_t* panel = data + static_cast<std::size_t>(p) * size;
-    if (linear.int8) {
-      pack_int8_panel(*linear.int8, matrix, p, panel);
-    } else if (linear.int16) {
-      pack_int16_panel(*linear.int16, matrix, p, panel);
-    } else {
-      pack_panel(matrix, p, panel);
-    }
+    packing.pack(matrix, p, data + static_cast<std::size_t>(p) * size);
   });
   return panels;
-}
-
-void Home::choose_products(Linear& linear, Rounding rounding) const {
-  if (linear.int8 || linear.int16 || !integers_.blocks) return;
-  const bool all = std::all_of(
-      linear.panels.begin(), linear.panels.end(),
-      [&](const PanelRef& panel) { return integers_.blocks->multiplies(panel.format); });
-  if (all) linear.blocks = integers_.blocks;
-  if (rounding == Rounding::Int8Activations) linear.activation_bytes = 1;
 }
 
 std::shared_ptr<Linear> Home::prepare_linear(const std::vector<StoredMatrix>& parts,
@@ -107,7 +98,6 @@ std::shared_ptr<Linear> Home::prepare_linear(const std::vector<StoredMatrix>& pa
     linear->panels.insert(linear->panels.end(), panels.begin(), panels.end());
     linear->width += part.rows;
   }
-  choose_products(*linear, rounding);
   return linear;
 }
 
@@ -124,7 +114,6 @@ std::shared_ptr<Linear> Home::prepare_gated(const StoredMatrix& gate, const Stor
     linear->panels.push_back(gates[p]);
     linear->panels.push_back(ups[p]);
   }
-  choose_products(*linear, rounding);
   return linear;
 }
 

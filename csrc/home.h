@@ -14,9 +14,10 @@
 
 namespace headrace {
 
-// A matrix [width, depth] in panels; a gated one holds each gate panel beside its up panel. With
-// `int8` kernels all panels are Format::Int8, with `int16` ones Format::Int16, else none; with
-// `blocks` all are stored in blocks and multiplied as integers by those.
+// A matrix [width, depth] in panels; a gated one holds each gate panel beside its up panel. One of
+// three kinds of kernels multiplies it in integers, or none: with `int8` all panels are
+// Format::Int8, with `int16` Format::Int16; else they are as stored, and with `blocks` all are
+// integers in blocks already.
 struct Linear {
   std::shared_ptr<Arena> memory;
   std::vector<PanelRef> panels;
@@ -26,7 +27,7 @@ struct Linear {
   const Int8Kernels* int8 = nullptr;
   const Int16Kernels* int16 = nullptr;
   const BlockKernels* blocks = nullptr;
-  int activation_bytes = 2;  // of those
+  int activation_bytes = 2;  // with those
 };
 
 // An embedding table [rows, width], left where it is stored. `owner` keeps those bytes alive.
@@ -81,12 +82,10 @@ class Home {
                                       int head_dim, const std::string& dtype) const;
 
  private:
-  // An empty matrix for these parts, with the integers they become, if any.
+  // An empty matrix for these parts, with the kernels that multiply them in integers, if any do.
   std::shared_ptr<Linear> make_linear(const std::vector<StoredMatrix>& parts,
                                       Rounding rounding) const;
   std::vector<PanelRef> pack(const Linear& linear, const StoredMatrix& matrix, int first_column);
-  // Choose products of stored blocks for a finished matrix, if all of its panels are such.
-  void choose_products(Linear& linear, Rounding rounding) const;
 
   const Kernels& kernels_;
   const IntegerKernels integers_;

@@ -14,12 +14,7 @@ std::size_t padded(int depth) {
   return static_cast<std::size_t>(depth + kInt8Block - 1) / kInt8Block * kInt8Block;
 }
 
-}  // namespace
-
-std::size_t int8_panel_bytes(int depth) { return kInt8WeightsAt + padded(depth) * kPanelWidth; }
-
-void pack_int8_panel(const Int8Kernels& kernels, const StoredMatrix& m, int panel,
-                     std::uint8_t* out) {
+void pack_panel(const Int8Kernels& kernels, const StoredMatrix& m, int panel, std::uint8_t* out) {
   const std::size_t stored_bytes = row_bytes(m.format, m.depth);
   const std::size_t depth = padded(m.depth);
   auto* row = static_cast<float*>(thread_scratch(depth * (sizeof(float) + 1)));
@@ -42,6 +37,15 @@ void pack_int8_panel(const Int8Kernels& kernels, const StoredMatrix& m, int pane
     std::memcpy(out + 4 * lane, &scale, sizeof scale);
     std::memcpy(out + kInt8CorrectionsAt + 4 * lane, &correction, sizeof correction);
   }
+}
+
+}  // namespace
+
+PanelPacking int8_packing(const Int8Kernels& kernels, int depth) {
+  return {Format::Int8, kInt8WeightsAt + padded(depth) * kPanelWidth,
+          [&kernels](const StoredMatrix& matrix, int panel, std::uint8_t* out) {
+            pack_panel(kernels, matrix, panel, out);
+          }};
 }
 
 }  // namespace headrace

@@ -103,15 +103,6 @@ void pack_blocks(Format format, const std::uint8_t* row, int depth, int lane, st
   }
 }
 
-}  // namespace
-
-std::size_t panel_bytes(Format format, int depth) {
-  const PanelLayout& layout = kPanelLayouts[static_cast<int>(format)];
-  const int num_blocks = (depth + kBlockDepth - 1) / kBlockDepth;
-  const int num_groups = (num_blocks + layout.group_blocks - 1) / layout.group_blocks;
-  return static_cast<std::size_t>(num_groups) * static_cast<std::size_t>(layout.group_bytes());
-}
-
 void pack_panel(const StoredMatrix& m, int panel, std::uint8_t* out) {
   const std::size_t stride = row_bytes(m.format, m.depth);
   const int first = panel * kPanelWidth;
@@ -124,6 +115,16 @@ void pack_panel(const StoredMatrix& m, int panel, std::uint8_t* out) {
       default: pack_blocks(m.format, row, m.depth, lane, out);
     }
   }
+}
+
+}  // namespace
+
+PanelPacking stored_packing(Format format, int depth) {
+  const PanelLayout& layout = kPanelLayouts[static_cast<int>(format)];
+  const int num_blocks = (depth + kBlockDepth - 1) / kBlockDepth;
+  const auto num_groups =
+      static_cast<std::size_t>((num_blocks + layout.group_blocks - 1) / layout.group_blocks);
+  return {format, num_groups * static_cast<std::size_t>(layout.group_bytes()), pack_panel};
 }
 
 }  // namespace headrace

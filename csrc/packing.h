@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "kernels.h"
 
@@ -17,9 +18,15 @@ struct StoredMatrix {
 
 inline int num_panels(int rows) { return (rows + kPanelWidth - 1) / kPanelWidth; }
 
-std::size_t panel_bytes(Format format, int depth);
+// What panels of a matrix hold, and how they are made.
+struct PanelPacking {
+  Format format;
+  std::size_t panel_bytes;
+  // Write panel number `panel` of a matrix to zeroed memory; rows past the last stay zero.
+  std::function<void(const StoredMatrix& matrix, int panel, std::uint8_t* out)> pack;
+};
 
-// Write panel number `panel` of a matrix to zeroed memory; rows past the last stay zero.
-void pack_panel(const StoredMatrix& matrix, int panel, std::uint8_t* out);
+// Weights as they are stored.
+PanelPacking stored_packing(Format format, int depth);
 
 }  // namespace headrace
