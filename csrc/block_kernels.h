@@ -22,17 +22,17 @@ struct InputBlock {
 struct BlockArgs {
   const InputBlock* x;
   std::ptrdiff_t x_stride;
-  int bytes;          // of an activation
   LinearArgs linear;  // all but its own x
 };
 
+// For activations of one size.
 struct BlockKernels {
   bool (*multiplies)(Format);  // weights stored so
   void (*linear)(const BlockArgs&, int row_begin, int row_end, int panel_begin, int panel_end,
                  void* scratch);
   std::size_t (*scratch)(int num_rows);
   // A block with a NaN or an infinity has a scale that is one.
-  void (*quantize)(const float* x, std::ptrdiff_t x_stride, int width, int bytes, InputBlock* out,
+  void (*quantize)(const float* x, std::ptrdiff_t x_stride, int width, InputBlock* out,
                    std::ptrdiff_t out_stride, int num_rows);
 };
 

@@ -4,7 +4,7 @@
 
 namespace headrace {
 
-void run_block_linear(Frame& frame, const BlockKernels& kernels, int bytes, const InputRows& x,
+void run_block_linear(Frame& frame, const BlockKernels& kernels, const InputRows& x,
                       const LinearArgs& linear, int num_panels) {
   const int num_rows = frame.num_rows, depth = linear.depth;
   const std::ptrdiff_t stride = depth / kBlockDepth;
@@ -14,11 +14,10 @@ void run_block_linear(Frame& frame, const BlockKernels& kernels, int bytes, cons
   frame.for_rows(2 * static_cast<std::size_t>(depth), [&](int begin, int end) {
     x.convert(frame.kernels, begin, end,
               [&](const float* rows, std::ptrdiff_t row_stride, int first, int count) {
-                kernels.quantize(rows, row_stride, depth, bytes, blocks + first * stride, stride,
-                                 count);
+                kernels.quantize(rows, row_stride, depth, blocks + first * stride, stride, count);
               });
   });
-  const BlockArgs args{blocks, stride, bytes, linear};
+  const BlockArgs args{blocks, stride, linear};
   const ProductShape shape = block_product_shape(num_rows, depth, num_panels, row_bytes);
   const std::size_t scratch = kernels.scratch(rows_of_a_task(shape));
   for_product_tasks(frame, shape, [&](int row_begin, int row_end, int begin, int end) {

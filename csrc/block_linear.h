@@ -9,7 +9,7 @@
 namespace headrace {
 
 // Quantises the rows of `x`, then multiplies; `linear.x` is not read.
-void run_block_linear(Frame& frame, const BlockKernels& kernels, int bytes, const InputRows& x,
+void run_block_linear(Frame& frame, const BlockKernels& kernels, const InputRows& x,
                       const LinearArgs& linear, int num_panels);
 
 }  // namespace headrace

@@ -61,8 +61,8 @@ std::shared_ptr<Linear> Home::make_linear(const std::vector<StoredMatrix>& parts
     linear->int16 = integers_.int16;
   } else if (integers_.blocks &&
              all([&](const StoredMatrix& m) { return integers_.blocks->multiplies(m.format); })) {
-    linear->blocks = integers_.blocks;
-    linear->activation_bytes = rounding == Rounding::Int8Activations ? 1 : 2;
+    const bool in_bytes = rounding == Rounding::Int8Activations;
+    linear->blocks = in_bytes ? integers_.blocks8 : integers_.blocks;
   }
   return linear;
 }

@@ -27,7 +27,6 @@ struct Linear {
   const Int8Kernels* int8 = nullptr;
   const Int16Kernels* int16 = nullptr;
   const BlockKernels* blocks = nullptr;
-  int activation_bytes = 2;  // with those
 };
 
 // An embedding table [rows, width], left where it is stored. `owner` keeps those bytes alive.

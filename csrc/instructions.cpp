@@ -92,8 +92,7 @@ void LinearOp::run(Frame& frame) const {
     return run_int16_linear(frame, *weight_->int16, input_rows(frame), args, num_panels);
   }
   if (weight_->blocks) {
-    return run_block_linear(frame, *weight_->blocks, weight_->activation_bytes, input_rows(frame),
-                            args, num_panels);
+    return run_block_linear(frame, *weight_->blocks, input_rows(frame), args, num_panels);
   }
   if (kernels.needs_bf16) {
     // Whole blocks, of 64 bytes each, and an odd number of them, so that the rows of a tile lie in

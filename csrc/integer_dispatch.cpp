@@ -35,7 +35,7 @@ IntegerKernels integer_kernels_beside([[maybe_unused]] const Kernels& kernels) {
   if (&kernels != &kPortableKernels) {
     IntegerKernels found = has_avx_vnni() ? kAvxVnniIntegerKernels : kAvx2IntegerKernels;
     // Of half the width of AVX-512, whose floats are faster for many rows.
-    if (has_avx512) found.blocks = nullptr;
+    if (has_avx512) found.blocks = found.blocks8 = nullptr;
     return found;
   }
 #endif

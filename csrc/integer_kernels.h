@@ -11,7 +11,8 @@ struct IntegerKernels {
   const Int8Kernels* int8;
   // Null where products of floats, or of tiles, are as fast.
   const Int16Kernels* int16;
-  const BlockKernels* blocks;
+  const BlockKernels* blocks;   // activations of 16 bits
+  const BlockKernels* blocks8;  // of 8 bits; null where those are
 };
 
 extern const IntegerKernels kPortableIntegerKernels;

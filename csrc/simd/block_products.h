@@ -380,23 +380,26 @@ constexpr std::array<BlockFormat, kNumFormats> block_formats(std::index_sequence
   return {block_format<static_cast<Format>(Formats), Both>()...};
 }
 
-// By the bytes of activations, less one.
-constexpr std::array<BlockFormat, kNumFormats> kBlockFormats[2] = {
-    block_formats<false>(std::make_index_sequence<kNumFormats>()),
-    block_formats<true>(std::make_index_sequence<kNumFormats>()),
-};
+template <bool Both>
+constexpr std::array<BlockFormat, kNumFormats> kBlockFormats =
+    block_formats<Both>(std::make_index_sequence<kNumFormats>());
 
-inline const BlockFormat& block_format_of(Format f, int bytes) {
-  return kBlockFormats[bytes - 1][static_cast<std::size_t>(f)];
+template <bool Both>
+const BlockFormat& block_format_of(Format f) {
+  return kBlockFormats<Both>[static_cast<std::size_t>(f)];
 }
 
-inline bool multiplies_blocks(Format f) { return block_format_of(f, 2).unpack != nullptr; }
+template <bool Both>
+bool multiplies_blocks(Format f) {
+  return block_format_of<Both>(f).unpack != nullptr;
+}
 
 // Panels whose unpacked stretches are used together.
 constexpr int kUnpackedPanels = 2;
 
-inline void block_linear_unpacked(const BlockArgs& a, int row_begin, int num_rows, int panel_begin,
-                                  int panel_end, void* scratch) {
+template <bool Both>
+void block_linear_unpacked(const BlockArgs& a, int row_begin, int num_rows, int panel_begin,
+                           int panel_end, void* scratch) {
   auto* codes = static_cast<CodeBlock*>(scratch);
   auto* sums = reinterpret_cast<float*>(codes + kUnpackedPanels * kBlockStretch);
   constexpr std::ptrdiff_t kStride = kUnpackedPanels * kPanelWidth;
@@ -411,7 +414,7 @@ inline void block_linear_unpacked(const BlockArgs& a, int row_begin, int num_row
     const bool same = count == 2 && panels[0].format == panels[1].format;
     const ResultLines results{a.linear, row_begin, panels, count};
     const BlockFormat* formats[kUnpackedPanels];
-    for (int p = 0; p < count; ++p) formats[p] = &block_format_of(panels[p].format, a.bytes);
+    for (int p = 0; p < count; ++p) formats[p] = &block_format_of<Both>(panels[p].format);
     for (int i = 0; i < stretches; ++i) {
       // Even stretches: a last one of two blocks would be all loads and stores of sums.
       const int block = part_begin(num_blocks, i, stretches);
@@ -437,11 +440,12 @@ inline void block_linear_unpacked(const BlockArgs& a, int row_begin, int num_row
   }
 }
 
-inline void block_linear(const BlockArgs& a, int row_begin, int row_end, int panel_begin,
-                         int panel_end, void* scratch) {
+template <bool Both>
+void block_linear(const BlockArgs& a, int row_begin, int row_end, int panel_begin, int panel_end,
+                  void* scratch) {
   const int num_rows = row_end - row_begin;
   if (num_rows > kPassRows) {
-    return block_linear_unpacked(a, row_begin, num_rows, panel_begin, panel_end, scratch);
+    return block_linear_unpacked<Both>(a, row_begin, num_rows, panel_begin, panel_end, scratch);
   }
   const int passes = (num_rows + kFewBlockRows - 1) / kFewBlockRows;
   for (int begin = panel_begin; begin < panel_end; begin += kMaxBeside) {
@@ -451,7 +455,7 @@ inline void block_linear(const BlockArgs& a, int row_begin, int row_end, int pan
       const int rows = row_begin + num_rows * (i + 1) / passes - row;
       linear_few_rows(a.linear, a.x + row * a.x_stride, a.x_stride, row, rows, begin, end,
                       static_cast<float*>(scratch),
-                      [&](Format f) -> const auto& { return block_format_of(f, a.bytes).fused; });
+                      [](Format f) -> const auto& { return block_format_of<Both>(f).fused; });
     }
   }
 }
@@ -486,16 +490,17 @@ void quantize_block(const float* x, InputBlock& out) {
   out.sum = out.scale * static_cast<float>(out.codes[0] + out.codes[1]);
 }
 
-inline void quantize_blocks(const float* x, std::ptrdiff_t x_stride, int width, int bytes,
-                            InputBlock* out, std::ptrdiff_t out_stride, int num_rows) {
-  const auto quantize = bytes == 2 ? quantize_block<true> : quantize_block<false>;
+template <bool Both>
+void quantize_blocks(const float* x, std::ptrdiff_t x_stride, int width, InputBlock* out,
+                     std::ptrdiff_t out_stride, int num_rows) {
   for (int r = 0; r < num_rows; ++r, x += x_stride, out += out_stride) {
-    for (int b = 0; b < width / kBlockDepth; ++b) quantize(x + b * kBlockDepth, out[b]);
+    for (int b = 0; b < width / kBlockDepth; ++b) quantize_block<Both>(x + b * kBlockDepth, out[b]);
   }
 }
 
-constexpr BlockKernels kBlockKernels = {multiplies_blocks, block_linear, block_scratch,
-                                        quantize_blocks};
+template <bool Both>
+constexpr BlockKernels kBlockKernels = {multiplies_blocks<Both>, block_linear<Both>, block_scratch,
+                                        quantize_blocks<Both>};
 
 }  // namespace
 }  // namespace headrace

@@ -20,15 +20,15 @@ namespace headrace {
 extern const IntegerKernels HEADRACE_TABLE = {
 #if HEADRACE_AMX
     // Tiles of bfloat16 do more in a cycle than other integers.
-    &kInt8TileKernels, nullptr, nullptr,
+    &kInt8TileKernels, nullptr, nullptr, nullptr,
 #elif HEADRACE_LANES == 16
-    &kInt8Kernels, &kInt16Kernels, &kBlockKernels,
+    &kInt8Kernels, &kInt16Kernels, &kBlockKernels<true>, &kBlockKernels<false>,
 #elif HEADRACE_LANES == 8
     // Plain AVX2 takes two instructions for a pair of 16-bit integers and gains nothing.
-    &kInt8Kernels, nullptr, &kBlockKernels,
+    &kInt8Kernels, nullptr, &kBlockKernels<true>, &kBlockKernels<false>,
 #else
     // Without instructions for them integers do less than floats.
-    &kInt8Kernels, nullptr, nullptr,
+    &kInt8Kernels, nullptr, nullptr, nullptr,
 #endif
 };
 
