@@ -2,10 +2,8 @@
 
 #include <cmath>
 
-#include "block_linear.h"
 #include "formats.h"
-#include "int16_linear.h"
-#include "int8_linear.h"
+#include "integer_linear.h"
 #include "product_tasks.h"
 
 namespace headrace {

@@ -29,23 +29,6 @@ struct ProductShape {
   std::size_t cost;        // in the measure of kWorthSharing
 };
 
-// Of rows that are integers in blocks, in `row_bytes` each.
-inline ProductShape block_product_shape(int num_rows, int depth, int num_panels,
-                                        std::size_t row_bytes) {
-  ProductShape shape{};
-  shape.num_rows = num_rows;
-  shape.num_panels = num_panels;
-  shape.panels_together = 4;  // two gated pairs
-  shape.row_bytes = row_bytes;
-  shape.row_multiple = 12;
-  shape.min_multiples = 5;
-  shape.max_multiples = 40;
-  // Each of these is sixteen multiply-adds, about twice what `kWorthSharing` counts.
-  shape.cost = 2 * static_cast<std::size_t>(num_rows) * static_cast<std::size_t>(depth) *
-               static_cast<std::size_t>(num_panels);
-  return shape;
-}
-
 // Rows of a task: as many as stay in the cache, in about equal chunks.
 inline int rows_of_a_task(const ProductShape& shape) {
   if (shape.num_rows <= kRowsTogether) return shape.num_rows;
