@@ -13,7 +13,8 @@
 #include <array>
 
 #include "block_kernels.h"
-#include "simd/int8.h"
+#include "simd/dot.h"
+#include "simd/linear.h"
 #include "simd/quantize.h"
 
 namespace headrace {

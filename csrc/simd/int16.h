@@ -4,6 +4,7 @@
 #pragma once
 
 #include "int16_kernels.h"
+#include "simd/dot.h"
 #include "simd/linear.h"
 #include "simd/quantize.h"
 
@@ -17,16 +18,6 @@ constexpr int kInt16Beside = 4;    // panels finished together, at most
 
 // Panels of a tile: sums of a block, running sums, weights and an activation fit the registers.
 constexpr int int16_beside(int rows) { return rows <= 3 ? 4 : 2; }
-
-// sum + a . b of two neighbours in k, in every lane.
-inline vi dot2(vi sum, vi a, vi b) {
-#if defined(__AVX512VNNI__)
-  return reinterpret_cast<vi>(_mm512_dpwssd_epi32(
-      reinterpret_cast<__m512i>(sum), reinterpret_cast<__m512i>(a), reinterpret_cast<__m512i>(b)));
-#else
-  return sum + ((a << 16) >> 16) * ((b << 16) >> 16) + (a >> 16) * (b >> 16);
-#endif
-}
 
 struct Int16Operands {
   const Int16Block* x;
