@@ -173,13 +173,7 @@ void block_product(const std::uint8_t* const* panels, const InputBlock* x, std::
       }
     }
   }
-  for (int m = 0; m < M; ++m) {
-    for (int p = 0; p < P; ++p) {
-      for (int v = 0; v < kVecs; ++v) {
-        store(c + m * kUnitStride + p * kPanelWidth + v * kLanes, acc[m][p][v]);
-      }
-    }
-  }
+  store_sums(acc, c, kUnitStride);
 }
 
 // A block of a panel, unpacked.
@@ -238,17 +232,7 @@ void code_tile(CodeKind<Both, Chain, Parts, HasOffsets> kind, const CodeOperands
   const CodeBlock* const* blocks = t.blocks + panel;
   float* c = t.c + row * t.c_stride + panel * kPanelWidth;
   vf acc[M][P][kVecs];
-#pragma GCC unroll 6
-  for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 2
-    for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 2
-      for (int v = 0; v < kVecs; ++v) {
-        acc[m][p][v] =
-            t.accumulate ? load(c + m * t.c_stride + p * kPanelWidth + v * kLanes) : vf{};
-      }
-    }
-  }
+  load_sums(c, t.c_stride, t.accumulate, acc);
   const InputBlock* x = t.x + row * t.x_stride;
   const std::ptrdiff_t x_stride = t.x_stride;
   for (int b = 0; b < t.num_blocks; ++b, ++x) {
@@ -312,16 +296,7 @@ void code_tile(CodeKind<Both, Chain, Parts, HasOffsets> kind, const CodeOperands
       }
     }
   }
-#pragma GCC unroll 6
-  for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 2
-    for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 2
-      for (int v = 0; v < kVecs; ++v) {
-        store(c + m * t.c_stride + p * kPanelWidth + v * kLanes, acc[m][p][v]);
-      }
-    }
-  }
+  store_sums(acc, c, t.c_stride);
 }
 
 template <int M, typename Kind>

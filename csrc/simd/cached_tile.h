@@ -128,16 +128,7 @@ __attribute__((noinline)) void score_panels(const CachedTile<Element>& tile, int
     }
     ++q;
   }
-#pragma GCC unroll 12
-  for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kVecs; ++v) {
-        store(scores + m * kKeyTile + (panel + p) * kPanelWidth + v * kLanes, acc[m][p][v]);
-      }
-    }
-  }
+  store_sums(acc, scores + panel * kPanelWidth, kKeyTile);
 }
 
 // Add to P panels of columns of M rows the values of positions [begin, end) of the tile, weighted.
@@ -147,16 +138,7 @@ __attribute__((noinline)) void mix_panels(const CachedTile<Element>& tile, int b
   const int dim = tile.head_dim;
   sums += panel * kPanelWidth;
   vf acc[M][P][kVecs];
-#pragma GCC unroll 12
-  for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kVecs; ++v) {
-        acc[m][p][v] = load(sums + m * stride + p * kPanelWidth + v * kLanes);
-      }
-    }
-  }
+  load_sums(sums, stride, true, acc);
   weights += begin;
   const typename Element::Stored* values = nullptr;
   std::ptrdiff_t ahead = 0;
@@ -186,16 +168,7 @@ __attribute__((noinline)) void mix_panels(const CachedTile<Element>& tile, int b
     values += dim;
     ++weights;
   }
-#pragma GCC unroll 12
-  for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kVecs; ++v) {
-        store(sums + m * stride + p * kPanelWidth + v * kLanes, acc[m][p][v]);
-      }
-    }
-  }
+  store_sums(acc, sums, stride);
 }
 
 // body(std::integral_constant<int, rows>, first row) for blocks of rows that fit the registers.

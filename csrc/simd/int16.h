@@ -34,17 +34,7 @@ struct Int16Operands {
 template <int M, int P>
 void int16_tile(const Int16Operands& t, const PanelRef* panels, int row, float* c) {
   vf acc[M][P][kVecs];
-#pragma GCC unroll 6
-  for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 2
-      for (int v = 0; v < kVecs; ++v) {
-        acc[m][p][v] =
-            t.accumulate ? load(c + m * t.c_stride + p * kPanelWidth + v * kLanes) : vf{};
-      }
-    }
-  }
+  load_sums(c, t.c_stride, t.accumulate, acc);
   const std::uint8_t* exponents[P];
   const std::uint8_t* weights[P];
 #pragma GCC unroll 4
@@ -105,16 +95,7 @@ void int16_tile(const Int16Operands& t, const PanelRef* panels, int row, float* 
       weights[p] += kInt16BlockBytes;
     }
   }
-#pragma GCC unroll 6
-  for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 2
-      for (int v = 0; v < kVecs; ++v) {
-        store(c + m * t.c_stride + p * kPanelWidth + v * kLanes, acc[m][p][v]);
-      }
-    }
-  }
+  store_sums(acc, c, t.c_stride);
 }
 
 template <int M>

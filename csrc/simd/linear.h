@@ -98,13 +98,7 @@ void fused_product(const std::uint8_t* const* panels, const float* x, std::ptrdi
       add_unit(readers, x, x_stride, k % kSpan / kUnit, std::min(depth - k, kUnit), acc);
     }
   }
-  for (int m = 0; m < M; ++m) {
-    for (int p = 0; p < P; ++p) {
-      for (int v = 0; v < kVecs; ++v) {
-        store(c + m * kUnitStride + p * kPanelWidth + v * kLanes, acc[m][p][v]);
-      }
-    }
-  }
+  store_sums(acc, c, kUnitStride);
 }
 
 // c[m][p * 16 ..] = x[m] @ panel p for 1, 2, .. rows of x, whose elements are X.

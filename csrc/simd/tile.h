@@ -44,21 +44,45 @@ struct TileOperands {
   bool accumulate;  // go on from what is in c
 };
 
-template <int M, int P, typename Panels>
-void run_tile(const TileOperands& t, Panels b, int row, int panel) {
-  vf acc[M][P][kVecs];
-  float* c = t.c + row * t.c_stride + panel * kPanelWidth;
+// Sums of a tile, from c[m * stride + p * 16 ..] or zero, and back. Always inlined, since in a call
+// they would pass through memory.
+template <int M, int P>
+[[gnu::always_inline]] inline void load_sums(const float* c, std::ptrdiff_t stride, bool accumulate,
+                                             vf (&sums)[M][P][kVecs]) {
 #pragma GCC unroll 12
   for (int m = 0; m < M; ++m) {
 #pragma GCC unroll 4
     for (int p = 0; p < P; ++p) {
 #pragma GCC unroll 4
       for (int v = 0; v < kVecs; ++v) {
-        acc[m][p][v] =
-            t.accumulate ? load(c + m * t.c_stride + p * kPanelWidth + v * kLanes) : vf{};
+        sums[m][p][v] = accumulate ? load(c + m * stride + p * kPanelWidth + v * kLanes) : vf{};
       }
     }
   }
+}
+
+template <int M, int P>
+[[gnu::always_inline]] inline void store_sums(const vf (&sums)[M][P][kVecs], float* c,
+                                              std::ptrdiff_t stride) {
+  // Addresses once more: those of `load_sums`, kept, would push others out to memory.
+  asm("" : "+r"(stride));
+#pragma GCC unroll 12
+  for (int m = 0; m < M; ++m) {
+#pragma GCC unroll 4
+    for (int p = 0; p < P; ++p) {
+#pragma GCC unroll 4
+      for (int v = 0; v < kVecs; ++v) {
+        store(c + m * stride + p * kPanelWidth + v * kLanes, sums[m][p][v]);
+      }
+    }
+  }
+}
+
+template <int M, int P, typename Panels>
+void run_tile(const TileOperands& t, Panels b, int row, int panel) {
+  vf acc[M][P][kVecs];
+  float* c = t.c + row * t.c_stride + panel * kPanelWidth;
+  load_sums(c, t.c_stride, t.accumulate, acc);
   const float* x = t.x + row * t.x_stride;
   const std::ptrdiff_t x_stride = t.x_stride;
   b.skip(panel);
@@ -81,16 +105,7 @@ void run_tile(const TileOperands& t, Panels b, int row, int panel) {
     x += 1;
     b.next_row();
   }
-#pragma GCC unroll 12
-  for (int m = 0; m < M; ++m) {
-#pragma GCC unroll 4
-    for (int p = 0; p < P; ++p) {
-#pragma GCC unroll 4
-      for (int v = 0; v < kVecs; ++v) {
-        store(c + m * t.c_stride + p * kPanelWidth + v * kLanes, acc[m][p][v]);
-      }
-    }
-  }
+  store_sums(acc, c, t.c_stride);
 }
 
 template <int M, typename Panels>
