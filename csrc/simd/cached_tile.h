@@ -93,9 +93,11 @@ struct CachedTile {
   int offset_in_run(int position) const { return position & (run_length - 1); }
 };
 
-// Scores of M query rows against P panels of sixteen positions, from panel number `panel` on.
+// Scores of M query rows against P panels of sixteen positions, from panel number `panel` on. A
+// function of its own, like the next, so that its sums have all registers.
 template <int M, int P, typename Element>
-__attribute__((noinline)) void score_panels(const CachedTile<Element>& tile, int panel, const float* q, float* scores) {
+[[gnu::noinline]] void score_panels(const CachedTile<Element>& tile, int panel, const float* q,
+                                    float* scores) {
   using Stored = typename Element::Stored;
   const int dim = tile.head_dim, size = tile.block_size;
   const Stored* keys[P];
@@ -133,8 +135,8 @@ __attribute__((noinline)) void score_panels(const CachedTile<Element>& tile, int
 
 // Add to P panels of columns of M rows the values of positions [begin, end) of the tile, weighted.
 template <int M, int P, typename Element>
-__attribute__((noinline)) void mix_panels(const CachedTile<Element>& tile, int begin, int end, int panel,
-                const float* weights, float* sums, std::ptrdiff_t stride) {
+[[gnu::noinline]] void mix_panels(const CachedTile<Element>& tile, int begin, int end, int panel,
+                                  const float* weights, float* sums, std::ptrdiff_t stride) {
   const int dim = tile.head_dim;
   sums += panel * kPanelWidth;
   vf acc[M][P][kVecs];

@@ -122,8 +122,7 @@ inline void int16_linear(const Int16Args& a, int row_begin, int row_end, int pan
   // Of one tile of rows nothing is used again: it goes through panels in one go.
   const int num_blocks = a.linear.depth / kBlockDepth;
   // Even stretches: a last one of two blocks would be all loads and stores of sums.
-  const int stretches =
-      num_tiles == 1 ? 1 : (num_blocks + kInt16Stretch - 1) / kInt16Stretch;
+  const int stretches = num_tiles == 1 ? 1 : (num_blocks + kInt16Stretch - 1) / kInt16Stretch;
   // Two panels of many rows, so that a stretch of them stays in the first cache.
   const int beside = num_tiles == 1 ? kInt16Beside : int16_beside(kInt16Rows);
   Int16Operands t{};

@@ -207,7 +207,7 @@ void linear_few_rows(const LinearArgs& a, const X* x, std::ptrdiff_t x_stride, i
 }
 
 inline void linear_unpacked(const LinearArgs& a, int row_begin, int num_rows, int panel_begin,
-                             int panel_end, float* scratch) {
+                            int panel_end, float* scratch) {
   constexpr int kBeside = 2;
   float* weights = scratch;
   float* sums = scratch + kBeside * kStretch * kPanelWidth;
