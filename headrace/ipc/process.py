@@ -150,6 +150,9 @@ class ParentWatch:
         # A fork of the parent keeps the pipe open; the parent's id tells the truth as well.
         while not is_readable(self._pipe, 1.0) and os.getppid() == self._parent:
             pass
+        self._end()
+
+    def _end(self) -> None:
         self._clean_up()
         os._exit(1)
 
@@ -163,6 +166,9 @@ class ParentWatch:
             fcntl.fcntl(self._pipe, fcntl.F_SETOWN, os.getpid())
             flags = fcntl.fcntl(self._pipe, fcntl.F_GETFL)
             fcntl.fcntl(self._pipe, fcntl.F_SETFL, flags | os.O_ASYNC)
+            # No signal comes for what happened before.
+            if is_readable(self._pipe):
+                self._end()
 
 
 def is_readable(descriptor: int, timeout: float = 0.0) -> bool:

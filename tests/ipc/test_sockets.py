@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from headrace.ipc.sockets import SocketClosedError, SocketFolder, Sockets
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_frames_sent_arrive_in_order_even_before_the_receiver_is_there(
     receiver = theirs.receiver(folder.address("a"))
     got: list[bytes] = []
     while len(got) < len(frames):
-        assert receiver.wait(10.0)
+        assert receiver.wait(PATIENCE)
         got += receiver.drain()
     assert got == frames
     sender.close()
@@ -102,7 +103,7 @@ def test_receive_while_the_sockets_close_raises(folder: SocketFolder) -> None:
     thread = threading.Thread(target=listen)
     thread.start()
     sockets.close()
-    thread.join(10.0)
+    thread.join(PATIENCE)
     assert ends == ["closed"]
 
 
@@ -130,7 +131,7 @@ def test_wait_with_another_descriptor_returns_when_that_one_ends(folder: SocketF
     receiver = sockets.receiver(folder.address("a"))
     reading, writing = os.pipe()
     os.close(writing)
-    assert receiver.wait(10.0, other=reading) is False
+    assert receiver.wait(PATIENCE, other=reading) is False
     os.close(reading)
     receiver.close()
     sockets.close()
