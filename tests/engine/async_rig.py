@@ -8,6 +8,7 @@ from typing import Any
 from headrace.engine.async_llm import AsyncLLM
 from headrace.outputs import RequestOutput
 from headrace.sampling_params import SamplingParams
+from tests.waiting import PATIENCE
 
 MakeEngine = Callable[..., AsyncLLM]
 
@@ -23,6 +24,19 @@ async def collect(
     return [output async for output in engine.generate(prompt, params, request_id)]
 
 
+async def begin(
+    engine: AsyncLLM, prompt: Any, request_id: str = "a", **options: Any
+) -> "asyncio.Task[list[RequestOutput]]":
+    """Collect in a task of its own; the first output has come."""
+    outputs = engine.generate(prompt, make_params(**options), request_id)
+    first = await anext(outputs)
+
+    async def rest() -> list[RequestOutput]:
+        return [first, *[output async for output in outputs]]
+
+    return asyncio.create_task(rest())
+
+
 def core_pid(engine: AsyncLLM) -> int:
     pid: int = engine._client._connection.handle.child.pid  # type: ignore[attr-defined]
     return pid
@@ -34,7 +48,7 @@ def text_of(outputs: list[RequestOutput]) -> str:
 
 async def assert_nothing_stays(engine: AsyncLLM) -> None:
     """All maps of both processes become empty."""
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + PATIENCE
     while True:
         state = await engine.debug_state()
         left = {name: size for name, size in state.items() if size and "cached" not in name}

@@ -13,6 +13,8 @@ from headrace.text.tokenizer import Tokenizer, load_tokenizer
 from tests.engine.async_rig import MakeEngine
 from tests.engine.fakes import FACTORY, make_config, save_tokenizer
 
+LIMIT = 300
+
 
 @pytest.fixture(scope="session")
 def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -31,10 +33,10 @@ def limit_time() -> Iterator[None]:
     """No test here waits for ever."""
 
     def give_up(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError("the test took more than 90 s")
+        raise TimeoutError(f"the test took more than {LIMIT} s")
 
     before = signal.signal(signal.SIGALRM, give_up)
-    signal.alarm(90)
+    signal.alarm(LIMIT)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)

@@ -26,11 +26,15 @@ from headrace.messages.outputs import TokenLogprobs
 from headrace.messages.startup import EngineReady
 from headrace.messages.step import ModelRunnerOutput, SchedulerOutput
 from headrace.worker.executor import OnStage
+from tests.waiting import PATIENCE, wait_until
 
 FACTORY = "tests.engine.fakes:make_executor"
 VOCAB_SIZE = 300
 EOS = 256
 """The special token of the fake tokenizer, whose other ids are bytes."""
+ENDLESS: dict[str, Any] = {"step_seconds": 0.01, "max_model_len": 100_000, "num_blocks": 7000}
+"""Options of `make_config` with which a request for ENDLESS_TOKENS outlasts any test."""
+ENDLESS_TOKENS = 90_000
 
 
 class CountingExecutor:
@@ -38,7 +42,8 @@ class CountingExecutor:
 
     Keys of `hf_config`: modulo; step_seconds: time of a step; raise_at_token: fail the step that
     would give it; fail_at_token: fail only that request; hang_at_token: never come back from the
-    step, in native code that holds Python's lock.
+    step, in native code that holds Python's lock; wait_at_token: come back when the file `go` is
+    in the folder `gate`. Both make a file `here` in `gate`, if there is one.
     """
 
     def __init__(self, config: EngineConfig) -> None:
@@ -85,7 +90,11 @@ class CountingExecutor:
         if token == self.options.get("raise_at_token"):
             raise RuntimeError(f"no step gives {token}")
         if token == self.options.get("hang_at_token"):
+            self._tell_here()
             ctypes.PyDLL(None).sleep(600)
+        if token == self.options.get("wait_at_token"):
+            self._tell_here()
+            wait_until((Path(self.options["gate"]) / "go").exists)
         if token == self.options.get("fail_at_token"):
             result.errors[request_id] = f"no request gets {token}"
             return
@@ -93,6 +102,10 @@ class CountingExecutor:
         result.sampled_token_ids[request_id] = [token]
         if new.sampling_params.logprobs is not None:
             result.logprobs[request_id] = [_logprobs(token, new.sampling_params.logprobs)]
+
+    def _tell_here(self) -> None:
+        if "gate" in self.options:
+            (Path(self.options["gate"]) / "here").touch()
 
     def release_kv_cache(self) -> None:
         pass
@@ -159,7 +172,7 @@ def make_config(
         ),
         cache=CacheConfig(block_size=block_size, num_blocks_override=num_blocks),
         scheduler=scheduler or SchedulerConfig(),
-        front=front or FrontConfig(ready_timeout=60.0),
+        front=front or FrontConfig(ready_timeout=4 * PATIENCE),
     )
 
 

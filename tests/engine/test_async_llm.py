@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -147,9 +148,11 @@ async def test_long_text_is_tokenised_beside_the_event_loop(
     assert threads[1] != threading.get_ident()
 
 
-async def test_admission_counts_every_answer_and_recovers(make_engine: MakeEngine) -> None:
+async def test_admission_counts_every_answer_and_recovers(
+    make_engine: MakeEngine, tmp_path: Path
+) -> None:
     front = FrontConfig(max_num_queued_reqs=4)
-    engine = make_engine(front=front, step_seconds=0.02)
+    engine = make_engine(front=front, wait_at_token=ord("b"), gate=str(tmp_path))
     streams = [await engine.add_request(str(n), "a", make_params(n=n)) for n in (1, 2)]
     engine.check_admission(1)
     with pytest.raises(AdmissionError) as caught:
@@ -160,6 +163,7 @@ async def test_admission_counts_every_answer_and_recovers(make_engine: MakeEngin
     last = await engine.add_request("y", "a", make_params())
     with pytest.raises(AdmissionError):
         await engine.add_request("z", "a", make_params())
+    (tmp_path / "go").touch()
     for stream in (*streams, last):
         assert [output.finished async for output in stream][-1]
     engine.check_admission(4)

@@ -4,12 +4,12 @@ import asyncio
 import os
 import random
 import signal
-import time
 
 import pytest
 
 from headrace.config.engine import FrontConfig
 from headrace.engine import async_llm
+from headrace.engine.async_llm import AsyncLLM
 from headrace.errors import (
     EngineDeadError,
     EngineGenerateError,
@@ -20,11 +20,14 @@ from headrace.sampling_params import RequestOutputKind
 from tests.engine.async_rig import (
     MakeEngine,
     assert_nothing_stays,
+    begin,
     collect,
     core_pid,
     make_params,
     text_of,
 )
+from tests.engine.fakes import ENDLESS, ENDLESS_TOKENS
+from tests.waiting import PATIENCE, until
 
 CUMULATIVE, DELTA, FINAL_ONLY = RequestOutputKind
 
@@ -33,8 +36,8 @@ CUMULATIVE, DELTA, FINAL_ONLY = RequestOutputKind
 
 
 async def test_generator_left_early_aborts_in_both_processes(make_engine: MakeEngine) -> None:
-    engine = make_engine(step_seconds=0.005)
-    stream = engine.generate("a", make_params(max_tokens=150, n=2), "a")
+    engine = make_engine(**ENDLESS)
+    stream = engine.generate("a", make_params(max_tokens=ENDLESS_TOKENS, n=2), "a")
     async for _ in stream:
         break
     await stream.aclose()
@@ -43,13 +46,15 @@ async def test_generator_left_early_aborts_in_both_processes(make_engine: MakeEn
 
 
 async def test_abort_by_id_ends_the_stream_with_abort(make_engine: MakeEngine) -> None:
-    engine = make_engine(step_seconds=0.005)
+    engine = make_engine(**ENDLESS)
     other = asyncio.create_task(collect(engine, "a", "other", output_kind=DELTA))
     streams = [
-        asyncio.create_task(collect(engine, "a", "mine", max_tokens=150, output_kind=kind))
+        asyncio.create_task(
+            collect(engine, "a", "mine", max_tokens=ENDLESS_TOKENS, output_kind=kind)
+        )
         for kind in RequestOutputKind
     ]
-    await asyncio.sleep(0.1)
+    await until(lambda: len(engine._front.output_processor.ids_of(["mine"])) == len(streams))
     await engine.abort("mine")
     for outputs in await asyncio.gather(*streams):
         assert outputs[-1].finished
@@ -106,33 +111,34 @@ async def test_cancelled_request_is_counted_as_aborted(make_engine: MakeEngine) 
             self.num_logs += 1
 
     keeper = Keeper()
-    engine = make_engine(
-        step_seconds=0.005, stat_loggers=[keeper], front=FrontConfig(stats_interval=0.0)
-    )
-    stream = await engine.add_request("a", "a", make_params(max_tokens=150))
+    engine = make_engine(**ENDLESS, stat_loggers=[keeper], front=FrontConfig(stats_interval=0.0))
+    stream = await engine.add_request("a", "a", make_params(max_tokens=ENDLESS_TOKENS))
     await anext(stream)
     await stream.aclose()
     await collect(engine, "a")
-    await asyncio.sleep(1.5)  # a sign of life brings what is left
+    # A sign of life brings what is left.
+    await until(lambda: len(keeper.reasons) == 2 and not engine.scheduler_stats.num_running)
     assert sorted(keeper.reasons) == ["abort", "length"]
     assert keeper.num_logs > 0
-    assert engine.scheduler_stats.num_running == 0
 
 
 # Failure
 
 
 async def test_core_killed_with_streams_open_ends_all_of_them(make_engine: MakeEngine) -> None:
-    engine = make_engine(step_seconds=0.01)
+    engine = make_engine(**ENDLESS)
+    kinds = [list(RequestOutputKind)[i % 3] for i in range(7)]
     streams = [
         asyncio.create_task(
-            collect(engine, "a", str(i), max_tokens=150, output_kind=list(RequestOutputKind)[i % 3])
+            collect(engine, "a", str(i), max_tokens=ENDLESS_TOKENS, output_kind=kind)
         )
-        for i in range(8)
+        for i, kind in enumerate(kinds)
     ]
-    await asyncio.sleep(0.2)
+    await until(lambda: engine.num_unfinished_requests == len(streams))
+    streams.append(await begin(engine, "a", "last", max_tokens=ENDLESS_TOKENS))
     os.kill(core_pid(engine), signal.SIGKILL)
-    results = await asyncio.wait_for(asyncio.gather(*streams, return_exceptions=True), 5.0)
+    ends = asyncio.gather(*streams, return_exceptions=True)
+    results = await asyncio.wait_for(ends, PATIENCE)
     assert [type(one) for one in results] == [EngineDeadError] * 8
     assert engine.errored
     assert not engine.is_running
@@ -153,10 +159,7 @@ async def test_core_killed_while_idle_is_noticed_without_a_request(
     engine = make_engine()
     await engine.check_health()
     os.kill(core_pid(engine), signal.SIGKILL)
-    deadline = time.monotonic() + 5.0
-    while not engine.errored:
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.01)
+    await until(lambda: engine.errored)
     with pytest.raises(EngineDeadError, match="SIGKILL"):
         await engine.check_health()
 
@@ -178,25 +181,31 @@ async def test_request_that_fails_raises_for_its_reader_only(make_engine: MakeEn
     await assert_nothing_stays(engine)
 
 
+async def assert_unhealthy_after(engine: AsyncLLM, seconds: float) -> None:
+    """The check fails once the core has been silent for longer than this, and not before."""
+    while True:
+        before = engine._client.silence()
+        try:
+            await engine.check_health()
+        except EngineDeadError as error:
+            assert "no sign of life" in str(error)  # noqa: PT017 (how long it took is judged too)
+            break
+        assert before <= seconds
+        await asyncio.sleep(0.05)
+    assert engine._client.silence() > seconds
+
+
 async def test_frozen_core_is_not_healthy_until_it_goes_on(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(async_llm, "IDLE_SILENCE_SECONDS", 2.5)
     engine = make_engine()
     await engine.check_health()
+    monkeypatch.setattr(async_llm, "IDLE_SILENCE_SECONDS", 2.5)
     os.kill(core_pid(engine), signal.SIGSTOP)
-    deadline = time.monotonic() + 10.0
-
-    async def until_it_fails() -> None:
-        while time.monotonic() < deadline:
-            await engine.check_health()
-            await asyncio.sleep(0.05)
-
-    with pytest.raises(EngineDeadError, match="no sign of life"):
-        await until_it_fails()
+    await assert_unhealthy_after(engine, 2.5)
     assert not engine.errored
     os.kill(core_pid(engine), signal.SIGCONT)
-    await asyncio.sleep(1.5)
+    await until(lambda: engine._client.silence() < 2.0)
     await engine.check_health()
     assert text_of(await collect(engine, "a", output_kind=DELTA)) == "bcdefghijk"
 
@@ -207,10 +216,7 @@ async def test_core_stuck_in_a_step_is_not_healthy_after_the_limit(
     engine = make_engine(hang_at_token=ord("b"), front=FrontConfig(heartbeat_timeout=1.5))
     await engine.check_health()
     stream = await engine.add_request("a", "a", make_params())
-    await engine.check_health()
-    await asyncio.sleep(2.0)
-    with pytest.raises(EngineDeadError, match="no sign of life"):
-        await engine.check_health()
+    await assert_unhealthy_after(engine, 1.5)
     engine.shutdown(0.1)
     with pytest.raises(EngineDeadError, match="shut down"):
         await anext(stream)
@@ -219,8 +225,8 @@ async def test_core_stuck_in_a_step_is_not_healthy_after_the_limit(
 async def test_task_that_processes_outputs_failing_is_an_error_for_all(
     make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = make_engine(step_seconds=0.01)
-    stream = await engine.add_request("a", "a", make_params(max_tokens=100))
+    engine = make_engine(**ENDLESS)
+    stream = await engine.add_request("a", "a", make_params(max_tokens=ENDLESS_TOKENS))
     await anext(stream)
 
     def fail(*arguments: object) -> None:
@@ -233,7 +239,7 @@ async def test_task_that_processes_outputs_failing_is_an_error_for_all(
             pass
 
     with pytest.raises(EngineDeadError, match="a fault of ours"):
-        await asyncio.wait_for(read(), 5.0)
+        await asyncio.wait_for(read(), PATIENCE)
     assert engine.errored
     with pytest.raises(EngineDeadError):
         await engine.add_request("b", "a", make_params())

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import weakref
+from pathlib import Path
 
 import psutil
 import pytest
@@ -24,12 +25,14 @@ from headrace.metrics.stats import IterationStats
 from headrace.sampling_params import RequestOutputKind
 from tests.engine.async_rig import (
     MakeEngine,
+    begin,
     collect,
     core_pid,
     make_params,
     text_of,
 )
-from tests.engine.fakes import FACTORY, make_config
+from tests.engine.fakes import ENDLESS, ENDLESS_TOKENS, FACTORY, make_config
+from tests.waiting import PATIENCE, until
 
 CUMULATIVE, DELTA, FINAL_ONLY = RequestOutputKind
 
@@ -86,38 +89,36 @@ async def test_engine_nobody_holds_is_freed_and_its_core_ends(tokenizer_folder: 
 
 
 async def test_shutdown_ends_open_streams_and_refuses_new_ones(make_engine: MakeEngine) -> None:
-    engine = make_engine(step_seconds=0.01)
+    engine = make_engine(**ENDLESS)
     pid = core_pid(engine)
-    reading = asyncio.create_task(collect(engine, "a", max_tokens=150))
-    await asyncio.sleep(0.1)
+    reading = await begin(engine, "a", max_tokens=ENDLESS_TOKENS)
     engine.shutdown()
     engine.shutdown()
     with pytest.raises(EngineDeadError, match="shut down"):
-        await asyncio.wait_for(reading, 5.0)
+        await asyncio.wait_for(reading, PATIENCE)
     with pytest.raises(EngineDeadError):
         await engine.add_request("b", "a", make_params())
     assert not psutil.pid_exists(pid)
 
 
 async def test_shutdown_in_another_thread_ends_open_streams(make_engine: MakeEngine) -> None:
-    engine = make_engine(step_seconds=0.01)
-    reading = asyncio.create_task(collect(engine, "a", max_tokens=150))
-    await asyncio.sleep(0.1)
+    engine = make_engine(**ENDLESS)
+    reading = await begin(engine, "a", max_tokens=ENDLESS_TOKENS)
     await asyncio.get_running_loop().run_in_executor(None, engine.shutdown)
     with pytest.raises(EngineDeadError, match="shut down"):
-        await asyncio.wait_for(reading, 5.0)
+        await asyncio.wait_for(reading, PATIENCE)
 
 
-async def test_shutdown_ends_a_call_that_waits(make_engine: MakeEngine) -> None:
-    engine = make_engine(hang_at_token=ord("b"))
+async def test_shutdown_ends_a_call_that_waits(make_engine: MakeEngine, tmp_path: Path) -> None:
+    engine = make_engine(hang_at_token=ord("b"), gate=str(tmp_path))
     stream = await engine.add_request("a", "a", make_params())
-    await asyncio.sleep(0.2)  # the core hangs in its step
+    await until((tmp_path / "here").exists)  # the core hangs in its step
     call = asyncio.create_task(engine.reset_prefix_cache())
     await asyncio.sleep(0.1)
     assert not call.done()
     engine.shutdown(0.1)
     with pytest.raises(EngineDeadError, match="shut down"):
-        await asyncio.wait_for(call, 5.0)
+        await asyncio.wait_for(call, PATIENCE)
     await stream.aclose()
 
 
@@ -167,9 +168,9 @@ async def test_stages_of_the_start_are_told(make_engine: MakeEngine) -> None:
 
 
 async def test_prefix_cache_reset_waits_for_nobody(make_engine: MakeEngine) -> None:
-    engine = make_engine(step_seconds=0.01)
+    engine = make_engine(**ENDLESS)
     assert await engine.reset_prefix_cache() is True
-    stream = await engine.add_request("a", "a", make_params(max_tokens=100))
+    stream = await engine.add_request("a", "a", make_params(max_tokens=ENDLESS_TOKENS))
     await anext(stream)
     assert await engine.reset_prefix_cache() is False
     await stream.aclose()
@@ -179,7 +180,8 @@ SCRIPT = """
 import asyncio, sys
 from headrace.engine.async_llm import AsyncLLM
 from headrace.sampling_params import SamplingParams
-from tests.engine.fakes import FACTORY, make_config
+from tests.engine.fakes import ENDLESS, ENDLESS_TOKENS, FACTORY, make_config
+from tests.waiting import PATIENCE, until
 engine = AsyncLLM(make_config(tokenizer=sys.argv[1]), executor_factory=FACTORY)
 async def main():
     async for output in engine.generate("a", SamplingParams(max_tokens=3, temperature=0), "1"):
@@ -208,9 +210,9 @@ def test_script_from_stdin_without_shutdown_ends_clean(tokenizer_folder: str) ->
 async def test_progress_and_end_of_a_request_by_its_ids_in_the_core(
     make_engine: MakeEngine,
 ) -> None:
-    engine = make_engine()
-    stream = await engine.add_request("same", "abc", make_params(max_tokens=400, n=2))
-    other = await engine.add_request("same", "abc", make_params(max_tokens=400))
+    engine = make_engine(**ENDLESS)
+    stream = await engine.add_request("same", "abc", make_params(max_tokens=ENDLESS_TOKENS, n=2))
+    other = await engine.add_request("same", "abc", make_params(max_tokens=ENDLESS_TOKENS))
     assert len(stream.core_ids) == 2
     found = await engine.progress([*stream.core_ids, "unknown"])
     assert set(found) == set(stream.core_ids)

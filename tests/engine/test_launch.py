@@ -16,6 +16,7 @@ from headrace.config.engine import FrontConfig
 from headrace.engine.launch import EngineHandle, launch_core
 from headrace.errors import ConfigError, EngineStartError, ModelError
 from tests.engine.fakes import FACTORY, make_config
+from tests.waiting import PATIENCE, wait_until
 
 
 def _children() -> set[int]:
@@ -27,8 +28,8 @@ def _nothing_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> Iterato
     monkeypatch.setattr("tempfile.tempdir", tempfile.mkdtemp(dir="/tmp"))
     children, threads = _children(), threading.active_count()
     yield
-    assert _children() == children
-    assert threading.active_count() == threads
+    wait_until(lambda: _children() <= children)
+    wait_until(lambda: threading.active_count() <= threads)
     assert os.listdir(tempfile.gettempdir()) == []
     os.rmdir(tempfile.gettempdir())
 
@@ -72,7 +73,7 @@ def test_launch_core_that_fails_raises_its_one_line(
     with pytest.raises(error, match=message) as caught:
         _launch(start=start)
     assert "\n" not in str(caught.value)
-    assert time.monotonic() - started < 30.0
+    assert time.monotonic() - started < 2 * PATIENCE  # of the time a good start may take
 
 
 def test_launch_with_an_executor_that_is_not_there_raises() -> None:
@@ -122,7 +123,7 @@ def test_two_cores_started_at_the_same_moment_both_serve() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60.0)
+        thread.join(4 * PATIENCE)
     assert len(handles) == 2
     assert len({handle.child.pid for handle in handles}) == 2
     for handle in handles:
@@ -161,7 +162,7 @@ def _first_number(process: "subprocess.Popen[str]") -> int:
 def _end(process: "subprocess.Popen[str]") -> str:
     assert process.stdout is not None
     assert process.stderr is not None
-    process.wait(30.0)
+    process.wait(PATIENCE)
     errors = process.stderr.read()
     process.stdout.close()
     process.stderr.close()
@@ -183,10 +184,7 @@ def test_script_killed_while_it_serves_leaves_no_child() -> None:
     assert psutil.pid_exists(pid)
     process.kill()
     _end(process)
-    deadline = time.monotonic() + 5.0
-    while psutil.pid_exists(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: not psutil.pid_exists(pid))
 
 
 STARTING = """
@@ -209,10 +207,7 @@ def test_script_ended_while_the_core_starts_leaves_no_child(number: int) -> None
     [child] = psutil.Process(process.pid).children()
     process.send_signal(number)
     _end(process)
-    deadline = time.monotonic() + 5.0
-    while child.is_running():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: not child.is_running())
 
 
 def test_use_of_an_engine_in_a_fork_is_refused_and_the_owner_goes_on() -> None:

@@ -11,6 +11,7 @@ from headrace.engine.async_llm import AsyncLLM
 from headrace.errors import QueueTimeoutError
 from headrace.sampling_params import RequestOutputKind, SamplingParams
 from tests.engine.fakes import FACTORY, make_config
+from tests.waiting import PATIENCE, until
 
 NUM_REQUESTS = 5000
 SLACK = 6 << 20
@@ -55,7 +56,7 @@ class Crowd:
         """Run this many, some at a time; returns when every map of both processes is empty."""
         for _ in range(0, num, 20):
             await asyncio.gather(*(self._one() for _ in range(20)))
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + PATIENCE
         while True:
             state = await self.engine.debug_state()
             left = {name: size for name, size in state.items() if size and "cached" not in name}
@@ -69,7 +70,14 @@ class Crowd:
         task = asyncio.create_task(self._ask(outputs))
         for _ in range(self.rng.choice([0, 0, 1, 2, 3, 5])):
             await asyncio.sleep(0)
-        await asyncio.sleep(self.rng.choice([0, 0, 0.001, 0.01, 0.05]))
+        # Some wait for more than the time, so that each end is seen on a slow machine too.
+        match self.rng.choice(["time"] * 18 + ["output", "end"]):
+            case "output":
+                await until(lambda: bool(outputs) or task.done())
+            case "end":
+                await asyncio.wait([task])
+            case _:
+                await asyncio.sleep(self.rng.choice([0, 0, 0.001, 0.01, 0.05]))
         task.cancel()
         [end] = await asyncio.gather(task, return_exceptions=True)
         if end is None or isinstance(end, QueueTimeoutError):
