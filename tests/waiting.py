@@ -4,8 +4,9 @@ import asyncio
 import time
 from collections.abc import Callable
 
-PATIENCE = 60.0
-"""Seconds that something which takes milliseconds may take on a busy machine."""
+PATIENCE = 150.0
+"""Seconds that something which takes milliseconds may take: a busy machine may stop a process for
+minutes."""
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.bench.http_client import HttpClient, Target
+from tests.waiting import PATIENCE
 
 Act = Callable[["Asked", asyncio.StreamWriter], Awaitable[None]]
 
@@ -36,7 +37,7 @@ class ScriptedServer:
     asked: list[Asked] = field(default_factory=list)
     num_connections: int = 0
 
-    def client(self, timeout: float = 10.0, **headers: str) -> HttpClient:
+    def client(self, timeout: float = PATIENCE, **headers: str) -> HttpClient:
         return HttpClient(Target.from_url(f"http://127.0.0.1:{self.port}"), headers, timeout)
 
 

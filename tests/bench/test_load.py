@@ -11,6 +11,7 @@ import pytest
 from headrace.bench.load import Plan, Run, arrival_times, run_load
 from headrace.bench.serve_metrics import details, error_lines, figures, sections
 from headrace.bench.stream import RequestResult
+from tests.waiting import until
 
 # -- when ------------------------------------------------------------------------------------
 
@@ -41,7 +42,9 @@ async def test_no_more_than_allowed_are_under_way_and_results_keep_their_order()
         nonlocal under_way, peak
         under_way += 1
         peak = max(peak, under_way)
-        await asyncio.sleep(0.01 / (1 + body[0]))
+        await until(lambda: peak >= expected)
+        for _ in range(10 - body[0]):  # later ones end first
+            await asyncio.sleep(0)
         under_way -= 1
         return RequestResult(num_prompt_tokens=length or 0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 from typing import Any
@@ -28,9 +29,10 @@ from tests.bench.scripted import (
     text,
     usage,
 )
+from tests.waiting import PATIENCE
 
 
-async def ask(act: Act, limit: float = 10.0) -> RequestResult:
+async def ask(act: Act, limit: float = PATIENCE) -> RequestResult:
     async with scripted_server(act) as server:
         client = server.client(limit)
         try:
@@ -121,11 +123,21 @@ async def test_what_goes_wrong_is_told(act: Act, said: str) -> None:
 
 
 async def test_slow_start_of_an_answer_is_waited_for_until_the_limit() -> None:
-    result = await ask(streams(text("a", "stop"), pause=0.2), limit=10)
+    result = await ask(streams(text("a", "stop"), pause=0.2))
     assert result.error is None
     assert result.ttft >= 0.2
-    result = await ask(streams(text("a"), text("b", "stop"), pause=0.2), limit=0.3)
-    assert result.error == "no whole answer after 0.3 s"
+
+    async def act(_asked: Asked, writer: asyncio.StreamWriter) -> None:
+        writer.write(STREAM_HEAD + event(text("a")))
+        await writer.drain()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()  # by the client, which has waited long enough
+
+    for limit in (0.3, 3, 30):  # on a busy machine the first piece itself may be late
+        result = await ask(act, limit)
+        assert result.error == f"no whole answer after {limit} s"
+        if result.token_times:
+            break
     assert len(result.token_times) == 1
 
 
@@ -209,7 +221,13 @@ def test_urls_may_be_written_as_users_do(url: str, target: Target) -> None:
     assert Target.from_url(url) == target
 
 
-async def test_error_of_a_name_that_does_not_exist_is_one_line() -> None:
+async def test_error_of_a_name_that_does_not_exist_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unknown(*_args: object, **_options: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)  # a real one may ask for a long time
     client = HttpClient(Target.from_url("http://no-such-host.invalid"), {}, 20)
     with pytest.raises(RequestError, match="cannot connect") as caught:
         await client.get("/")

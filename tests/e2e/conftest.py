@@ -15,7 +15,9 @@ import httpx
 import psutil
 import pytest
 
-START_LIMIT = 90.0
+from tests.waiting import PATIENCE
+
+START_LIMIT = 2 * PATIENCE
 
 
 class Server:
@@ -23,7 +25,9 @@ class Server:
 
     def __init__(self, arguments: list[str], log: Path) -> None:
         self.log = log
-        self.port = _free_port()
+        # Kept until the end, so that nobody else is given the port before the server listens on it.
+        self._reserved = _reserve_port()
+        self.port: int = self._reserved.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         command = [sys.executable, "-m", "headrace.cli.main", "serve", *arguments]
         with open(log, "wb") as out:
@@ -41,7 +45,7 @@ class Server:
             if self.process.poll() is not None:
                 pytest.fail(f"the server ended with {self.process.returncode}:\n{self.text()}")
             try:
-                if httpx.get(f"{self.url}/health", timeout=5).status_code == 200:
+                if httpx.get(f"{self.url}/health", timeout=PATIENCE).status_code == 200:
                     return
             except httpx.TransportError:
                 pass
@@ -61,7 +65,7 @@ class Server:
 
     def metric(self, name: str) -> float:
         """Sum of a metric over its labels."""
-        text = httpx.get(f"{self.url}/metrics", timeout=10).text
+        text = httpx.get(f"{self.url}/metrics", timeout=PATIENCE).text
         values = [
             float(line.rsplit(" ", 1)[1])
             for line in text.splitlines()
@@ -70,8 +74,9 @@ class Server:
         assert values, f"no metric {name} in:\n{text}"
         return sum(values)
 
-    def stop(self, timeout: float = 40.0) -> int:
+    def stop(self, timeout: float = 2 * PATIENCE) -> int:
         """SIGTERM, then wait; returns the exit status."""
+        self._reserved.close()
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
@@ -97,13 +102,14 @@ def start_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[
             server.stop()
         except subprocess.TimeoutExpired:
             os.kill(server.process.pid, signal.SIGKILL)
-            server.process.wait(10)
-        _, alive = psutil.wait_procs(children, timeout=10)
+            server.process.wait(PATIENCE)
+        _, alive = psutil.wait_procs(children, timeout=PATIENCE)
         assert not alive, f"left behind: {alive}"
 
 
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
+def _reserve_port() -> socket.socket:
+    """A socket that holds a free port, beside which one that allows it too may listen."""
+    holder = socket.socket()
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    holder.bind(("127.0.0.1", 0))
+    return holder

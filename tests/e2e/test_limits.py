@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tests.e2e.conftest import Server
+from tests.waiting import PATIENCE, wait_until
 
 URL = "/v1/completions"
 QUEUE = 6
@@ -29,12 +30,13 @@ def server(start_server: Callable[..., Server]) -> Server:
     return start_server(
         "--max-model-len", "1024", "--max-num-queued-reqs", str(QUEUE), "--api-key", *KEYS,
         "--root-path", "/api", "--allowed-origins", f'["{ORIGIN}"]', "--max-body-size", "6000000",
+        "--enable-admin-routes",
     )  # fmt: skip
 
 
 @pytest.fixture
 def client(server: Server) -> Any:
-    with httpx.Client(base_url=server.url, timeout=60, headers=RIGHT) as made:
+    with httpx.Client(base_url=server.url, timeout=2 * PATIENCE, headers=RIGHT) as made:
         yield made
 
 
@@ -57,9 +59,8 @@ class Stream:
         self.text = ""
         self.thread = threading.Thread(target=self._read)
         self.thread.start()
-        while not self.times:
-            assert self.thread.is_alive()
-            time.sleep(0.005)
+        wait_until(lambda: bool(self.times) or not self.thread.is_alive())
+        assert self.times
 
     def _read(self) -> None:
         with self.client.stream("POST", URL, json={**LONG, "stream": True}) as answer:
@@ -69,13 +70,13 @@ class Stream:
                     self.text += json.loads(line[6:])["choices"][0]["text"]
 
     def finish(self) -> str:
-        self.thread.join(60)
+        self.thread.join(2 * PATIENCE)
         assert not self.thread.is_alive()
         return self.text
 
 
 def test_wrong_keys_are_refused_everywhere_and_no_key_is_logged(server: Server) -> None:
-    with httpx.Client(base_url=server.url, timeout=30) as client:
+    with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
         for value in (b"", b"Bearer", b"Bearer k", b"Bearer key-tw", b"Bearer key-two2",
                       b"Bearer \xff", "Bearer kéy-one".encode("latin-1"), b"Basic key-two",
                       b"key-two"):  # fmt: skip
@@ -95,7 +96,7 @@ def test_wrong_keys_are_refused_everywhere_and_no_key_is_logged(server: Server) 
 def test_preflight_passes_without_a_key_and_the_request_does_not(server: Server) -> None:
     headers = {"Origin": ORIGIN, "Access-Control-Request-Method": "POST",
                "Access-Control-Request-Headers": "authorization"}  # fmt: skip
-    with httpx.Client(base_url=server.url, timeout=30) as client:
+    with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
         answer = client.options(URL, headers=headers)
         assert answer.status_code == 200
         assert answer.headers["access-control-allow-origin"] == ORIGIN
@@ -117,10 +118,17 @@ def test_more_than_the_queue_holds_is_refused_at_once(
 ) -> None:
     body = {**LONG, "max_tokens": 60, **fields}
     num = 12
+    num_served = QUEUE // num_each
+    assert client.post("/pause").status_code == 200  # nobody is served until all have come
     with ThreadPoolExecutor(num) as pool:
-        answers = list(pool.map(lambda _: client.post(URL, json=body), range(num)))
+        asked = [pool.submit(client.post, URL, json=body) for _ in range(num)]
+        try:
+            wait_until(lambda: sum(one.done() for one in asked) >= num - num_served)
+        finally:
+            assert client.post("/resume").status_code == 200
+    answers = [one.result() for one in asked]
     served = [answer for answer in answers if answer.status_code == 200]
-    assert len(served) == min(QUEUE // num_each, num)
+    assert len(served) == num_served
     for answer in served:
         assert '"length"' in answer.text
     refused = [answer for answer in answers if answer.status_code != 200]
@@ -128,8 +136,6 @@ def test_more_than_the_queue_holds_is_refused_at_once(
     for answer in refused:
         error_of(answer, 429, 503)
         assert int(answer.headers["retry-after"]) >= 1
-    last_served = min((answer.elapsed for answer in served), default=None)
-    assert last_served is None or max(answer.elapsed for answer in refused) < last_served
     assert client.post(URL, json={**LONG, "max_tokens": 2}).status_code == 200
 
 
@@ -159,18 +165,25 @@ def test_requests_made_to_cost_much_are_refused_while_streams_flow(
 ) -> None:
     undisturbed = Stream(client).finish()
     front, core = psutil.Process(server.process.pid), server.core()
+
+    def used() -> float:
+        """Seconds of processors the front has used: what it takes on a machine with time for it."""
+        times = front.cpu_times()
+        return times.user + times.system
+
     core_before = core.memory_info().rss
     stream = Stream(client)
     slowest: dict[str, float] = {}
     with ThreadPoolExecutor(1) as pool:
         for name, body, statuses in HUGE:
+            begin = used()
             asked = pool.submit(client.post, URL, content=body, headers=JSON)
             while not asked.done():
-                health = client.get("/health")
-                assert health.status_code == 200
-                slowest[name] = max(slowest.get(name, 0), health.elapsed.total_seconds())
+                before = used()
+                assert client.get("/health").status_code == 200
+                slowest[name] = max(slowest.get(name, 0), used() - before)
             error_of(asked.result(), *statuses)
-            assert asked.result().elapsed.total_seconds() < 5, name
+            assert used() - begin < 5, name
             if not stream.thread.is_alive():
                 assert stream.finish() == undisturbed
                 stream = Stream(client)

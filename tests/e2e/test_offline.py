@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 
 from headrace import LLM, SamplingParams
 from headrace.errors import UnsupportedError, ValidationError
+from tests.waiting import PATIENCE, wait_until
 
 ONE = SamplingParams(max_tokens=1)
 
@@ -124,17 +124,14 @@ def _children(process: subprocess.Popen[str]) -> list[int]:
 
 
 def _assert_gone(pids: list[int]) -> None:
-    deadline = time.monotonic() + 5.0
-    while any(psutil.pid_exists(pid) for pid in pids):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
 def test_plain_script_from_stdin_works_and_ends_clean() -> None:
     with _start(SCRIPT, "-") as process:
         pids = _children(process)
         assert len(pids) == 1
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
     _assert_gone(pids)
 
 
@@ -143,5 +140,5 @@ def test_script_that_is_killed_leaves_no_child() -> None:
         pids = _children(process)
         assert all(psutil.pid_exists(pid) for pid in pids)
         process.kill()
-        process.wait(10)
+        process.wait(PATIENCE)
     _assert_gone(pids)

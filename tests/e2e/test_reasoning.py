@@ -30,7 +30,7 @@ TOOLS: Any = [{"type": "function", "function": {"name": "answer", "parameters": 
 def client(start_server: Callable[..., Server], model_dir: Callable[[str], Path]) -> openai.OpenAI:
     server = start_server(
         str(model_dir(MODEL)), "--max-model-len", "1024", "--served-model-name", "m",
-        "--reasoning-parser", "qwen3", "--structured-outputs-timeout", "10",
+        "--reasoning-parser", "qwen3", "--structured-outputs-timeout", "60",
     )  # fmt: skip
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 

@@ -12,6 +12,7 @@ import pytest
 from headrace import LLM, RequestOutput, SamplingParams
 from headrace.metrics.reader import Counter, Vector
 from headrace.sampling_params import StructuredOutputsParams
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.model
 
@@ -75,7 +76,8 @@ def make_llm(model_dir: Callable[[str], Path]) -> Callable[..., Any]:
     def make(kind: str = "bfloat16", **options: Any) -> Iterator[LLM]:
         name, settings = KINDS[kind]
         settings = {"max_model_len": 512, "max_num_seqs": 16, "kv_cache_memory_bytes": 256 << 20,
-                    "disable_log_stats": False} | settings  # fmt: skip
+                    "disable_log_stats": False,
+                    "structured_outputs_timeout": PATIENCE} | settings  # fmt: skip
         with LLM(str(model_dir(name)), **(settings | options)) as llm:
             yield llm
 

@@ -22,6 +22,7 @@ from headrace import (
 )
 from headrace.config.args import AsyncEngineArgs
 from headrace.errors import ValidationError
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.model
 
@@ -74,7 +75,8 @@ MIXED = [params_for(kind) for kind in KINDS] + [
 @pytest.fixture(scope="module")
 def make_llm(model_dir: Callable[[str], Path]) -> Callable[..., LLM]:
     def make(**options: Any) -> LLM:
-        settings = {"max_model_len": 512, "max_num_seqs": 32, "kv_cache_memory_bytes": 128 << 20}
+        settings = {"max_model_len": 512, "max_num_seqs": 32, "kv_cache_memory_bytes": 128 << 20,
+                    "structured_outputs_timeout": PATIENCE}  # fmt: skip
         return LLM(str(model_dir(MODEL)), **(settings | options))
 
     return make
@@ -229,7 +231,8 @@ async def test_async_streams_join_to_the_whole_and_bad_ones_harm_none(
     model_dir: Callable[[str], Path], alone: list[Any]
 ) -> None:
     args = AsyncEngineArgs(model=str(model_dir(MODEL)), max_model_len=512,
-                           kv_cache_memory_bytes=128 << 20, disable_log_stats=True)  # fmt: skip
+                           kv_cache_memory_bytes=128 << 20, disable_log_stats=True,
+                           structured_outputs_timeout=PATIENCE)  # fmt: skip
     bad = [{"json": {"not": {}}}, {"regex": "(a"}, {"grammar": "start: x"}]
     with AsyncLLM.from_engine_args(args) as engine:
 
@@ -258,9 +261,10 @@ async def test_async_streams_join_to_the_whole_and_bad_ones_harm_none(
             request = await engine.add_request("gone", PROMPT, SamplingParams(
                 structured_outputs=asked, max_tokens=300))  # fmt: skip
             await request.aclose()
-        await asyncio.sleep(0.5)
-        state = await engine.debug_state()
-        assert (state["core.requests"], engine.num_unfinished_requests) == (0, 0)
+        async with asyncio.timeout(PATIENCE):
+            while (await engine.debug_state())["core.requests"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        assert engine.num_unfinished_requests == 0
 
 
 def test_core_ends_without_a_word_about_leaks(
@@ -274,7 +278,10 @@ def test_core_ends_without_a_word_about_leaks(
 async def test_request_that_rules_out_every_token_is_refused_as_invalid(
     model_dir: Callable[[str], Path],
 ) -> None:
-    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(str(model_dir(MODEL)), max_model_len=128))
+    args = AsyncEngineArgs(
+        str(model_dir(MODEL)), max_model_len=128, structured_outputs_timeout=PATIENCE
+    )
+    engine = AsyncLLM.from_engine_args(args)
     try:
         asked = StructuredOutputsParams(choice=["yes"])
         params = SamplingParams(structured_outputs=asked, allowed_token_ids=[5])

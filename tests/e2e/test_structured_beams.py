@@ -10,13 +10,19 @@ from pathlib import Path
 import pytest
 
 from headrace import LLM, BeamSearchParams, StructuredOutputsParams
+from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.model
 
 
 @pytest.fixture(scope="module")
 def llm(model_dir: Callable[[str], Path]) -> Iterator[LLM]:
-    with LLM(str(model_dir("smollm2-135m-instruct")), max_model_len=512, max_logprobs=32) as llm:
+    with LLM(
+        str(model_dir("smollm2-135m-instruct")),
+        max_model_len=512,
+        max_logprobs=32,
+        structured_outputs_timeout=PATIENCE,
+    ) as llm:
         yield llm
 
 

@@ -50,7 +50,7 @@ def tools(**fields: Any) -> Any:
 @pytest.fixture(scope="module")
 def client(start_server: Callable[..., Server], model_dir: Callable[[str], Path]) -> openai.OpenAI:
     options = ["--max-model-len", "2048", "--served-model-name", "m"]
-    server = start_server(str(model_dir(MODEL)), *options, "--structured-outputs-timeout", "10")
+    server = start_server(str(model_dir(MODEL)), *options, "--structured-outputs-timeout", "60")
     return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 
 

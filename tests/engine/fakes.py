@@ -172,7 +172,7 @@ def make_config(
         ),
         cache=CacheConfig(block_size=block_size, num_blocks_override=num_blocks),
         scheduler=scheduler or SchedulerConfig(),
-        front=front or FrontConfig(ready_timeout=4 * PATIENCE),
+        front=front or FrontConfig(ready_timeout=2 * PATIENCE),
     )
 
 

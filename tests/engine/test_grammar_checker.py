@@ -164,7 +164,7 @@ def stop(process: psutil.Process) -> None:
 
 
 async def test_event_loop_goes_on_while_a_grammar_is_checked(make_checker: MakeChecker) -> None:
-    checker = make_checker(compile_timeout=4 * PATIENCE)
+    checker = make_checker(compile_timeout=2 * PATIENCE)
     await checker.check_soon(asked(regex="a"))
     [process] = psutil.Process().children()
     stop(process)

@@ -123,7 +123,7 @@ def test_two_cores_started_at_the_same_moment_both_serve() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(4 * PATIENCE)
+        thread.join(2 * PATIENCE)
     assert len(handles) == 2
     assert len({handle.child.pid for handle in handles}) == 2
     for handle in handles:

@@ -389,7 +389,7 @@ def test_shutdown_with_a_drain_time_finishes_what_runs_and_refuses_the_rest(
     _ready(wire, step_seconds=0.05, wait_at_token=3, gate=str(tmp_path))
     wire.say(_request("a", max_tokens=20))
     wire.hear(EngineCoreOutputs)
-    wire.say(Shutdown(4 * PATIENCE))
+    wire.say(Shutdown(2 * PATIENCE))
     wire.say(_request("late"))
     (tmp_path / "go").touch()
     ends: dict[str, FinishReason] = {}
