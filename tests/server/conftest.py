@@ -89,13 +89,6 @@ async def serving_app(app: ASGIApp, settings: ServerSettings | None = None) -> A
         await task
 
 
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Wait for something that happens elsewhere on the loop; fails when it does not."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
-
-
 def frames_of(text: str) -> list[Any]:
     """The records of a stream; the end mark as it stands."""
     assert text.endswith("\n\n")

@@ -14,8 +14,9 @@ from headrace.server.app import build_app
 from headrace.server.generation.beams import BeamStream
 from headrace.server.settings.server import ServerSettings
 from tests.engine.fakes import FACTORY, make_config, save_tokenizer
-from tests.server.conftest import check_error, until
+from tests.server.conftest import check_error
 from tests.server.fakes import FakeEngine
+from tests.waiting import PATIENCE, until
 
 URL = "/v1/completions"
 
@@ -33,7 +34,7 @@ def counting(tmp_path: Any) -> Iterator[AsyncLLM]:
 
 def client_of(engine: Any) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(app=build_app(engine, ServerSettings()))
-    return httpx.AsyncClient(transport=transport, base_url="http://test", timeout=30)
+    return httpx.AsyncClient(transport=transport, base_url="http://test", timeout=PATIENCE)
 
 
 async def test_beams_come_best_first_and_the_likeliest_is_the_greedy_one(
@@ -98,7 +99,7 @@ async def test_search_that_is_ended_gives_its_client_what_there_is(
     body = {"prompt": prompt, "max_tokens": 150, "n": 2, "use_beam_search": True}
     asking = asyncio.create_task(client.post(URL, json=body))
     stages, info = set(), {}
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while info.get("completion_tokens", 0) < 20:
             await asyncio.sleep(0.001)  # between rounds, and within
             for info in (await client.get("/v1/requests")).json()["data"]:

@@ -14,8 +14,9 @@ import pytest
 
 from headrace.server.app import build_app
 from headrace.server.settings.server import ServerSettings
-from tests.server.conftest import check_error, until
+from tests.server.conftest import check_error
 from tests.server.fakes import FakeEngine
+from tests.waiting import PATIENCE, until
 
 URL = "/v1/completions"
 BODY = json.dumps({"prompt": "a" * 100}).encode()
@@ -123,5 +124,5 @@ async def test_drain_does_not_wait_for_half_sent_bodies(engine: FakeEngine) -> N
     asking = asyncio.create_task(slow.ask())
     await until(lambda: bool(slow.app.state.server.reading))
     slow.app.state.server.drain()
-    error = check_error(await asyncio.wait_for(asking, 5), 503)
+    error = check_error(await asyncio.wait_for(asking, PATIENCE), 503)
     assert "shutting down" in error["message"]

@@ -14,6 +14,7 @@ from headrace.server.http.direct_send import STREAMED_BYTES, DirectSend
 from headrace.server.streams.live import LiveRequests
 from headrace.server.streams.sse import EventStream
 from tests.server.conftest import serving_app
+from tests.waiting import PATIENCE
 
 
 class Frames:
@@ -69,7 +70,7 @@ async def _chunks(reader: asyncio.StreamReader) -> list[bytes]:
 async def test_whatever_the_reader_is_at_the_client_gets_all_in_order() -> None:
     app, chance = Application(), random.Random(1)
     texts = [f"<{i}:{'x' * chance.randrange(1, 40)}>" for i in range(2000)]
-    async with serving_app(DirectSend(app)) as port, asyncio.timeout(30):
+    async with serving_app(DirectSend(app)) as port, asyncio.timeout(PATIENCE):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         reading = asyncio.ensure_future(_chunks(reader))
@@ -90,7 +91,7 @@ async def test_whatever_the_reader_is_at_the_client_gets_all_in_order() -> None:
 async def test_for_a_client_that_does_not_read_pieces_are_merged_and_none_is_lost() -> None:
     app = Application()
     piece = "y" * 10_000
-    async with serving_app(DirectSend(app)) as port, asyncio.timeout(30):
+    async with serving_app(DirectSend(app)) as port, asyncio.timeout(PATIENCE):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 10)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         await app.has_begun.wait()
@@ -106,7 +107,7 @@ async def test_for_a_client_that_does_not_read_pieces_are_merged_and_none_is_los
 
 async def test_client_that_goes_lets_the_request_go() -> None:
     app = Application()
-    async with serving_app(DirectSend(app)) as port, asyncio.timeout(30):
+    async with serving_app(DirectSend(app)) as port, asyncio.timeout(PATIENCE):
         _reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nhost: x\r\n\r\n")
         await app.has_begun.wait()

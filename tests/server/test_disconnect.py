@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
 from typing import Any
 
 import httpx
@@ -16,8 +15,9 @@ from headrace.server.app import build_app
 from headrace.server.settings.server import ServerSettings
 from headrace.server.streams.live import LiveRequests
 from headrace.server.streams.sse import EventStream
-from tests.server.conftest import frames_of, serving, serving_app, until
+from tests.server.conftest import frames_of, serving, serving_app
 from tests.server.fakes import FakeEngine, NumberedFrames, ScriptedStream, say
+from tests.waiting import PATIENCE, until
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 
@@ -33,7 +33,7 @@ CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 async def test_closed_stream_is_aborted(path: str, body: dict[str, object], num: int) -> None:
     engine = FakeEngine(say("x" * 400))
     engine.delay = 0.01
-    async with serving(engine) as url, httpx.AsyncClient(base_url=url) as client:
+    async with serving(engine) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
         async with client.stream("POST", path, json={**body, "max_tokens": 400}) as answer:
             async for _line in answer.aiter_lines():
                 break
@@ -46,7 +46,7 @@ async def test_closed_stream_is_aborted(path: str, body: dict[str, object], num:
 async def test_stream_closed_before_its_first_token_is_aborted() -> None:
     engine = FakeEngine()
     engine.gate.clear()
-    async with serving(engine) as url, httpx.AsyncClient(base_url=url) as client:
+    async with serving(engine) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
         async with client.stream("POST", "/v1/completions", json={"prompt": "a", "stream": True}):
             await until(lambda: bool(engine.live))
         await until(lambda: not engine.live)
@@ -89,7 +89,7 @@ async def test_client_that_leaves_while_its_prompt_is_rendered_leaves_nothing(
 
     def held(*args: object, **options: object) -> object:
         is_rendering.set()
-        assert go.wait(20)
+        assert go.wait(PATIENCE)
         return render(*args, **options)
 
     setattr(engine.renderer, method, held)
@@ -98,7 +98,7 @@ async def test_client_that_leaves_while_its_prompt_is_rendered_leaves_nothing(
     app = build_app(engine, ServerSettings())
     async with (
         serving_app(app) as port,
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE) as client,
     ):
         asking = asyncio.create_task(client.post(path, json=body))
         await until(is_rendering.is_set)
@@ -124,7 +124,7 @@ async def test_client_that_leaves_a_whole_answer_aborts_it(
 ) -> None:
     engine = FakeEngine()
     engine.gate.clear()
-    async with serving(engine) as url, httpx.AsyncClient(base_url=url) as client:
+    async with serving(engine) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
         asking = asyncio.create_task(client.post(path, json=body))
         await until(lambda: len(engine.live) == num)
         asking.cancel()
@@ -161,7 +161,7 @@ async def test_connection_that_closes_under_a_write_is_a_client_that_left(
 
 async def test_stream_reaches_the_client_as_it_comes() -> None:
     engine = FakeEngine(say("abc"))
-    async with serving(engine) as url, httpx.AsyncClient(base_url=url) as client:
+    async with serving(engine) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
         body = {"prompt": "a", "stream": True}
         async with client.stream("POST", "/v1/completions", json=body) as answer:
             lines = answer.aiter_lines()
@@ -177,7 +177,7 @@ async def test_stream_reaches_the_client_as_it_comes() -> None:
 
 async def test_many_streams_at_once_are_each_complete() -> None:
     engine = FakeEngine(say("hello world"))
-    async with serving(engine) as url, httpx.AsyncClient(base_url=url, timeout=30) as client:
+    async with serving(engine) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
         body = {**CHAT, "stream": True}
         answers = await asyncio.gather(
             *(client.post("/v1/chat/completions", json=body) for _ in range(50))
@@ -192,6 +192,7 @@ async def test_many_streams_at_once_are_each_complete() -> None:
 async def test_health_answers_while_a_long_prompt_is_rendered() -> None:
     engine = FakeEngine()
     render = engine.renderer.render_prompt
+    go = threading.Event()
     in_thread: list[bool] = []
 
     def slow(*args: object, **kwargs: object) -> object:
@@ -199,14 +200,15 @@ async def test_health_answers_while_a_long_prompt_is_rendered() -> None:
             asyncio.get_running_loop()
         except RuntimeError:
             in_thread.append(True)
-        time.sleep(0.5)
+        assert go.wait(PATIENCE)
         return render(*args, **kwargs)
 
     engine.renderer.render_prompt = slow
-    async with serving(engine) as url, httpx.AsyncClient(base_url=url) as client:
+    async with serving(engine) as url, httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client:
         asking = asyncio.create_task(client.post("/v1/completions", json={"prompt": "x" * 10_000}))
         await until(lambda: bool(in_thread))
         assert (await client.get("/health")).status_code == 200
         assert not asking.done()
+        go.set()
         assert (await asking).status_code == 400
     assert in_thread == [True]

@@ -16,8 +16,9 @@ from headrace.engine.async_llm import AsyncLLM
 from headrace.server.app import build_app
 from headrace.server.settings.server import ServerSettings
 from tests.engine.fakes import FACTORY, make_config, save_tokenizer
-from tests.server.conftest import check_error, until
+from tests.server.conftest import check_error
 from tests.server.fakes import FakeEngine
+from tests.waiting import PATIENCE, until
 
 CHAT, COMPLETION, TOKENIZE = "/v1/chat/completions", "/v1/completions", "/tokenize"
 LONG = "a" * 5000
@@ -35,7 +36,7 @@ class Held:
     def __call__(self, *args: Any, **options: Any) -> Any:
         assert threading.current_thread() is not threading.main_thread(), "on the event loop"
         self.is_waiting.set()
-        assert self.go.wait(20)
+        assert self.go.wait(PATIENCE)
         return self._call(*args, **options)
 
 

@@ -13,8 +13,9 @@ import pytest
 from headrace.server.app import build_app
 from headrace.server.http.http_protocol import make_protocol
 from headrace.server.settings.server import ServerSettings
-from tests.server.conftest import serving_app, until
+from tests.server.conftest import serving_app
 from tests.server.fakes import FakeEngine
+from tests.waiting import PATIENCE, until
 
 BODY = json.dumps({"prompt": "a"}).encode()
 POST = b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
@@ -45,7 +46,7 @@ class Client:
             await self._writer.drain()
 
     async def answer(self) -> tuple[int, dict[str, str], Any]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode()
             first, *lines = head.strip().split("\r\n")
             headers = dict(line.lower().split(": ", 1) for line in lines)
@@ -53,12 +54,12 @@ class Client:
         return int(first.split()[1]), headers, json.loads(body)
 
     async def line(self) -> bytes:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             return await self._reader.readline()
 
     async def rest(self) -> bytes:
         """All that comes until the connection ends."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             try:
                 return await self._reader.read()
             finally:
@@ -68,7 +69,7 @@ class Client:
         self._writer.write_eof()
 
     async def is_closed(self) -> bool:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             try:
                 return await self._reader.read(1) == b""
             except ConnectionError:
@@ -140,14 +141,14 @@ async def test_connection_that_sends_no_request_is_closed(engine: FakeEngine, be
 
 
 async def test_half_a_head_is_a_408(engine: FakeEngine) -> None:
-    async with listening(engine, header_timeout=0.1) as port:
+    async with listening(engine, header_timeout=1.0) as port:  # for the half to come in
         client = await Client.connect(port)
         await client.say(POST)
         await refused(client, 408, "--header-timeout")
 
 
 async def test_rest_of_a_refused_body_does_not_hold_the_connection(engine: FakeEngine) -> None:
-    async with listening(engine, header_timeout=0.2, max_body_size=10) as port:
+    async with listening(engine, header_timeout=1.0, max_body_size=10) as port:
         client = await Client.connect(port)
         await client.say(POST + b"content-length: 1000000\r\n\r\n")
         assert (await client.answer())[0] == 413
@@ -157,10 +158,11 @@ async def test_rest_of_a_refused_body_does_not_hold_the_connection(engine: FakeE
 
 async def test_time_limit_of_the_head_is_none_of_the_answer(engine: FakeEngine) -> None:
     engine.gate.clear()
-    async with listening(engine, header_timeout=0.1) as port:
+    async with listening(engine, header_timeout=0.7) as port:
         client = await Client.connect(port)
         await client.say(WHOLE)
-        await asyncio.sleep(0.3)
+        await until(lambda: bool(engine.live))
+        await asyncio.sleep(1.0)
         engine.gate.set()
         assert (await client.answer())[0] == 200
         await client.close()
@@ -177,10 +179,13 @@ async def test_excess_connections_are_refused_and_places_come_back(engine: FakeE
         assert (status, headers["retry-after"]) == (503, "1")
         assert await third.is_closed()
         await clients.pop().close()
-        await asyncio.sleep(0.05)
-        fourth = await Client.connect(port)
-        await fourth.say(WHOLE)
-        assert (await fourth.answer())[0] == 200
+        status = 503  # until the server has seen the other one go
+        async with asyncio.timeout(PATIENCE):
+            while status == 503:
+                fourth = await Client.connect(port)
+                await fourth.say(WHOLE)
+                status, _, _ = await fourth.answer()
+        assert status == 200
         for client in (*clients, fourth):
             await client.close()
 

@@ -30,8 +30,9 @@ from headrace.server.http.tls import reload_certificate, tls_files
 from headrace.server.http.uvicorn_server import Server, uvicorn_config
 from headrace.server.settings.server import ServerSettings
 from tests.engine.fakes import FACTORY, make_config, save_tokenizer
-from tests.server.conftest import check_error, frames_of, until
+from tests.server.conftest import check_error, frames_of
 from tests.server.fakes import FakeEngine, say
+from tests.waiting import PATIENCE, until
 
 ClientOf = Callable[..., httpx.AsyncClient]
 PROMPT = {"prompt": "ab", "max_tokens": 5}
@@ -87,7 +88,10 @@ async def test_middleware_by_import_path_sees_all_of_an_answer(
 ) -> None:
     engine.script = say("quiet")
     names = [f"{HERE}.Shouting", f"{HERE}:tag"]
-    async with serving(engine, middleware=names) as (_, port), httpx.AsyncClient() as client:
+    async with (
+        serving(engine, middleware=names) as (_, port),
+        httpx.AsyncClient(timeout=PATIENCE) as client,
+    ):
         url = f"http://127.0.0.1:{port}/v1/completions"
         answer = await client.post(url, json={**PROMPT, "stream": stream})
     assert answer.headers["x-tag"] == "yes"
@@ -207,18 +211,24 @@ async def test_handshakes_count_as_connections_and_have_their_time_limit(
 ) -> None:
     key, certificate = make_certificate(tmp_path, "localhost")
     options = {"ssl_keyfile": key, "ssl_certfile": certificate}
-    async with serving(engine, **options, max_connections=3, header_timeout=0.6) as (_, port):
+    async with serving(engine, **options, max_connections=3, header_timeout=600) as (_, port):
         silent = await open_silently(port, 6)
         try:
             await until(lambda: sum(map(is_open, silent)) == 3)
             with pytest.raises(OSError):
                 await asyncio.to_thread(shown_certificate, port)
+        finally:
+            for connection in silent:
+                connection.close()
+    async with serving(engine, **options, max_connections=3, header_timeout=0.6) as (_, port):
+        silent = await open_silently(port, 3)
+        try:
             await until(lambda: not any(map(is_open, silent)))
         finally:
             for connection in silent:
                 connection.close()
         context = ssl.create_default_context(cafile=certificate)
-        async with httpx.AsyncClient(verify=context) as client:
+        async with httpx.AsyncClient(verify=context, timeout=PATIENCE) as client:
             answer = await client.get(f"https://localhost:{port}/version")
             assert answer.status_code == 200
         # A handshake that fails gives its place back at once.
@@ -233,8 +243,9 @@ async def test_end_of_a_server_does_not_wait_for_handshakes(
     engine: FakeEngine, tmp_path: Path
 ) -> None:
     key, certificate = make_certificate(tmp_path, "localhost")
-    async with asyncio.timeout(10):  # of the 30 s of --header-timeout
-        async with serving(engine, ssl_keyfile=key, ssl_certfile=certificate) as (_, port):
+    options = {"ssl_keyfile": key, "ssl_certfile": certificate}
+    async with asyncio.timeout(PATIENCE):  # of the 600 s of --header-timeout
+        async with serving(engine, **options, header_timeout=600) as (_, port):
             (silent,) = await open_silently(port, 1)
         with silent:
             await until(lambda: not is_open(silent))

@@ -17,8 +17,9 @@ from headrace.server.access.deadline import shorter, timeout_ms
 from headrace.server.app import build_app
 from headrace.server.http.direct_send import DirectSend
 from headrace.server.settings.server import ServerSettings
-from tests.server.conftest import check_error, frames_of, until
+from tests.server.conftest import check_error, frames_of
 from tests.server.fakes import FakeEngine
+from tests.waiting import PATIENCE, until
 
 ClientOf = Callable[..., httpx.AsyncClient]
 PROMPT = {"prompt": "ab", "max_tokens": 50}
@@ -109,7 +110,7 @@ async def test_ended_request_gets_what_there_is_and_finish_reason_abort(
         assert ended.pop("handle").startswith("req-")
         assert ended == {"id": "cmpl-x", "object": "request.deleted", "deleted": True}
         engine.gate.set()
-        answer = await asyncio.wait_for(task, 10)
+        answer = await asyncio.wait_for(task, PATIENCE)
     assert answer.status_code == 200
     if stream:
         *_, last, done = frames_of(answer.text)

@@ -13,8 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.conftest import check_error, serving, until
+from tests.server.conftest import check_error, serving
 from tests.server.fakes import FakeEngine, say
+from tests.waiting import PATIENCE, until
 
 ClientOf = Callable[..., httpx.AsyncClient]
 URL = "/v1/chat/completions"
@@ -72,7 +73,8 @@ async def test_silent_stream_is_kept_alive_by_comments_that_are_no_events(
     engine.gate.clear()
     client = client_of(engine, sse_keep_alive_interval=0.04)
     asking = asyncio.create_task(client.post(URL, json=BODY))
-    await asyncio.sleep(0.2)
+    for _ in range(6):  # a comment at least in each, also on a loop that was stopped for long
+        await asyncio.sleep(0.05)
     engine.gate.set()
     text = (await asking).text
     assert text.count(": keep-alive\n\n") >= 2
@@ -94,7 +96,7 @@ async def test_cut_connection_is_resumed_while_the_answer_goes_on(engine: FakeEn
     engine.delay = 0.005
     async with (
         serving(engine) as url,
-        httpx.AsyncClient(base_url=url, timeout=10) as client,
+        httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client,
         cut_after(client, 5) as got,
     ):
         seen = events_of(got[: got.rindex("\n\n") + 2])
@@ -112,7 +114,7 @@ async def test_stream_that_nobody_resumes_in_time_is_aborted(engine: FakeEngine)
     engine.delay = 0.01
     async with (
         serving(engine, stream_resume_seconds=0.2) as url,
-        httpx.AsyncClient(base_url=url, timeout=10) as client,
+        httpx.AsyncClient(base_url=url, timeout=PATIENCE) as client,
         cut_after(client, 2) as got,
     ):
         await until(lambda: bool(engine.aborted), 10)
@@ -132,7 +134,7 @@ async def test_new_reader_takes_over_from_an_old_one(
     streams = client._transport.app.state.resumable  # type: ignore[attr-defined]
     (token,) = streams._replays
     second = asyncio.create_task(resume(client, f"{token}:0"))
-    await asyncio.wait_for(first, 5)
+    await asyncio.wait_for(first, PATIENCE)
     engine.gate.set()
     assert text_of(events_of((await second).text)) == "abcdefgh"
     assert text_of(events_of((await first).text)) == ""

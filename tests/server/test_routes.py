@@ -14,8 +14,9 @@ import msgspec
 import pytest
 
 from headrace.server.routes.table import ROUTES
-from tests.server.conftest import check_error, frames_of, until
+from tests.server.conftest import check_error, frames_of
 from tests.server.fakes import FakeEngine, say
+from tests.waiting import until
 
 ClientOf = Callable[..., httpx.AsyncClient]
 HI: list[dict[str, Any]] = [{"role": "user", "content": "Hi"}]

@@ -98,7 +98,8 @@ async def test_silent_stream_is_kept_alive_by_comments_that_change_nothing(
     engine.gate.clear()
     client = client_of(engine, sse_keep_alive_interval=0.04)
     asking = asyncio.create_task(client.post("/v1/completions", json=body))
-    await asyncio.sleep(0.2)
+    for _ in range(6):  # a comment at least in each, also on a loop that was stopped for long
+        await asyncio.sleep(0.05)
     engine.gate.set()
     kept = (await asking).text
     assert kept.startswith(": keep-alive\n\n" * 2)

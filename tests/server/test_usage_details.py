@@ -21,6 +21,7 @@ from headrace.server.observe.request_log import RequestLog
 from headrace.server.protocol.usage import usage_details
 from tests.server.conftest import frames_of
 from tests.server.fakes import FakeEngine, ScriptedStream
+from tests.waiting import wait_until
 
 ClientOf = Callable[..., httpx.AsyncClient]
 FIELDS = ["queue_ms", "prefill_ms", "decode_ms", "time_to_first_token_ms", "total_ms",
@@ -128,10 +129,7 @@ def test_log_goes_on_in_a_new_file_when_the_old_one_was_moved(
     path = tmp_path / "requests.jsonl"
     log = RequestLog(str(path))
     log.add(ended(1))
-    for _ in range(500):
-        if path.read_text():
-            break
-        time.sleep(0.01)
+    wait_until(lambda: path.read_text() != "")
     path.rename(tmp_path / "old.jsonl")
     if by_signal:
         log.reopen()
