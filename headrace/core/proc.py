@@ -11,7 +11,6 @@ import gc
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
@@ -37,8 +36,6 @@ ExecutorFactory: TypeAlias = Callable[[EngineConfig, OnStage], Executor]
 OUTPUT_LIMIT = 1000
 """Messages kept for a front process that does not read, before signs of life are left out and
 the sending thread waits."""
-SETUP_SECONDS = 60.0
-"""How long the front process may take to answer the first hello."""
 TERMINATED_STATUS = 128 + signal.SIGTERM
 
 
@@ -94,9 +91,6 @@ def _start(
 
     tell_stage("starting", 0.0)
     config = _receive_config(receiver)
-    if config is None:
-        logger.error("the front process did not say within %g s what to run", SETUP_SECONDS)
-        return None
     tell_stage("loading", 0.0)
     watch.use_signal()
     try:
@@ -119,15 +113,16 @@ def _start(
     return None
 
 
-def _receive_config(receiver: Receiver) -> EngineConfig | None:
+def _receive_config(receiver: Receiver) -> EngineConfig:
+    """What to run. There is no time limit: a front process that has ended ends this one, and one
+    that was stopped for a while is no fault."""
     decoder: RecordDecoder[EngineSetup] = RecordDecoder(EngineSetup, "the front process")
-    deadline = time.monotonic() + SETUP_SECONDS
-    while receiver.wait(deadline - time.monotonic()):
+    while True:
+        receiver.wait(None)
         for frame in receiver.drain():
             setup = decoder.decode(frame)
             if setup is not None:
                 return setup.config
-    return None
 
 
 def _serve(core: EngineCore, receiver: Receiver, sender: Sender) -> int:
