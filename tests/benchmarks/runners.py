@@ -9,6 +9,8 @@ from peer_parts.engines import RUNNERS, Launch
 from peer_parts.floors import ModelCost
 from peer_parts.models import TrialModel
 
+from tests.waiting import PATIENCE
+
 GOOD = "[output_len] * len(prompts)"
 SHORT = "[output_len - 1] * len(prompts)"
 CRASH = "1 / 0"
@@ -37,7 +39,7 @@ def fake_launch(name: str, folder: Path, lengths: str = GOOD, model: str = "here
     script.write_text(SCRIPT.format(lengths=lengths))
     return Launch(
         name, [sys.executable, str(script)], model, 2, folder / f"{name}.log",
-        env={"PYTHONPATH": str(RUNNERS)}, start_timeout=60, run_timeout=60,
+        env={"PYTHONPATH": str(RUNNERS)}, start_timeout=PATIENCE, run_timeout=PATIENCE,
     )  # fmt: skip
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -32,6 +31,7 @@ from peer_parts.works import CELLS, HEADRACE, LLAMA_7B, LLAMA_CPP, OPENVINO, VLL
 from headrace.hub.lookup import find_model
 from headrace.weights.gguf import read_gguf_tensors
 from tests.benchmarks.runners import CRASH, MODEL, SHORT, fake_launch
+from tests.waiting import PATIENCE, wait_until
 
 QUICK = replace(CELLS["W2 gguf"], job=CELLS["W2 gguf"].job.quick())
 
@@ -90,16 +90,14 @@ def test_engine_stands_still_between_its_turns(tmp_path: Path) -> None:
     engine.start()
     try:
         (pid,) = descendants(os.getpid())[1:]
-        assert state_of(pid) == "T"
+        wait_until(lambda: state_of(pid) == "T")
         assert engine.run([[5] * 32])["rate"] > 0
-        assert state_of(pid) == "T"
+        wait_until(lambda: state_of(pid) == "T")
     finally:
         engine.stop()
 
 
 def state_of(pid: int) -> str:
-    """Once signals have arrived."""
-    time.sleep(0.05)
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
@@ -107,18 +105,18 @@ def test_start_is_timed_from_a_fresh_process(tmp_path: Path) -> None:
     cell = replace(QUICK, kind="start")
     engine = StartingEngine(fake_launch(OPENVINO, tmp_path), cell)
     assert engine.start() == {"version": "7"}
-    assert 0.01 < engine.run([[5] * 32])["first_token_seconds"] < 60
+    assert 0.01 < engine.run([[5] * 32])["first_token_seconds"] < PATIENCE
     engine.stop()
 
 
 def test_silent_process_is_an_error_in_time(tmp_path: Path) -> None:
-    child = Child([sys.executable, "-c", "import time; time.sleep(60)"], {}, tmp_path / "log")
+    child = Child([sys.executable, "-c", "import time; time.sleep(600)"], {}, tmp_path / "log")
     try:
         with pytest.raises(EngineFailed, match="no answer after"):
             child.hear(0.05)
         os.kill(child.pid, signal.SIGTERM)
         with pytest.raises(EngineFailed, match="it ended: it said nothing"):
-            child.hear(60)
+            child.hear(PATIENCE)
     finally:
         child.end()
 

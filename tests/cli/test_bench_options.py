@@ -24,6 +24,7 @@ from headrace.cli.options import options_of
 from headrace.config.args import EngineArgs
 from headrace.errors import ConfigError
 from tests.cli.test_light_start import HEAVY
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -198,6 +199,9 @@ def test_help_and_refusals_import_nothing_heavy(argv: list[str]) -> None:
         f"print(json.dumps([name for name in {HEAVY!r} if name in sys.modules]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, "bench", *argv], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script, "bench", *argv],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert json.loads(done.stdout.splitlines()[-1]) == [], done.stderr

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.waiting import PATIENCE
+
 HEAVY = ("starlette", "pydantic", "uvicorn", "numpy", "torch", "zmq", "tokenizers")
 
 
@@ -19,6 +21,6 @@ def test_help_and_refusals_import_nothing_heavy(argv: list[str]) -> None:
         f"print('heavy:', [name for name in {HEAVY!r} if name in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, *argv], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script, *argv], capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.stdout.splitlines()[-1] == "heavy: []", done.stderr

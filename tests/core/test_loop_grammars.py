@@ -19,8 +19,7 @@ from headrace.messages.outputs import CallResult, CoreOutput, EngineCoreOutput, 
 from headrace.messages.requests import AbortRequests, Call, Pause, Resume, Shutdown
 from tests.core.test_engine_core import CONFIG
 from tests.fakes import RecordingExecutor, make_core_request
-
-SECONDS = 20
+from tests.waiting import PATIENCE
 
 
 class SlowCompiler(RecordingExecutor):
@@ -32,7 +31,7 @@ class SlowCompiler(RecordingExecutor):
         self.compiled: list[str] = []
 
     def prepare_grammar(self, grammar: str) -> None:
-        assert self.may_compile.wait(SECONDS)
+        assert self.may_compile.wait(PATIENCE)
         self.compiled.append(grammar)
         if grammar == "panic":
             raise GeneratorExit("a fault of the library, which is no Exception")
@@ -82,14 +81,14 @@ class Front:
         """Wait until so many requests have ended; their last outputs."""
         ends: dict[str, EngineCoreOutput] = {}
         while len(ends) < count:
-            record = self._from_core.get(timeout=SECONDS)
+            record = self._from_core.get(timeout=PATIENCE)
             for output in getattr(record, "outputs", ()):
                 if output.finish_reason is not None:
                     ends[output.request_id] = output
         return ends
 
     def hear_result(self) -> Any:
-        while not isinstance(record := self._from_core.get(timeout=SECONDS), CallResult):
+        while not isinstance(record := self._from_core.get(timeout=PATIENCE), CallResult):
             pass
         return record.value
 
@@ -98,7 +97,7 @@ class Front:
         self.join()
 
     def join(self) -> None:
-        self._thread.join(SECONDS)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
         self._to_core.put(None)
 
@@ -190,7 +189,7 @@ def test_id_that_is_held_is_in_use(front: Front) -> None:
 def test_end_waits_for_held_requests_as_long_as_it_may() -> None:
     patient = Front()
     patient.ask("held", grammar="slow")
-    patient.say(Shutdown(SECONDS))
+    patient.say(Shutdown(PATIENCE))
     patient.ask("late", grammar="slow")
     assert reasons(patient.hear_ends(1)) == {"late": FinishReason.ABORT}
     patient.executor.may_compile.set()

@@ -91,7 +91,7 @@ def test_tokens_nobody_waits_for_come_many_at_once() -> None:
             found += outputs.outputs
             times.append(outputs.timestamp)
         assert [t for o in found for t in o.new_token_ids] == list(range(11, 71))
-        # The first of a bundle may wake us before the rest; those of a slow core are late one by one.
+        # The first of a bundle may wake us before the rest, and a slow core has many.
         assert bundles < 8 + 2.5 * (times[-1] - times[0]) / HOLD_SECONDS
     finally:
         client.shutdown()

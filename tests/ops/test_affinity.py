@@ -13,6 +13,7 @@ from headrace.errors import ConfigError
 from headrace.ops.affinity import choose_cpus, cores_first
 from headrace.ops.dispatch import make_ops
 from headrace.ops.native_ops import NativeOps
+from tests.waiting import PATIENCE
 
 ALLOWED = sorted(os.sched_getaffinity(0))
 
@@ -53,7 +54,7 @@ def test_cores_come_before_their_second_threads(tmp_path: Path) -> None:
 
 def _run(script: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     return done.stdout
 
@@ -66,13 +67,19 @@ from tests.ops.cases import run_rows
 def work(ops):
     x = np.ones((400, 700), np.float32)
     run_rows(ops, lambda v: ops.rms_norm(v, np.ones(700, np.float32), 1e-5), x, 700)
+def mask(task):
+    try:
+        name = open(f"/proc/self/task/{task}/comm").read()
+        if int(task) == os.getpid() or name.startswith("headrace-"):
+            return sorted(os.sched_getaffinity(int(task)))
+    except OSError:  # it ends just now
+        pass
 def masks():
-    tasks = [t for t in os.listdir("/proc/self/task") if int(t) == os.getpid() or
-             open(f"/proc/self/task/{t}/comm").read().startswith("headrace-")]
-    return sorted(sorted(os.sched_getaffinity(int(t))) for t in tasks)
+    return sorted(filter(None, map(mask, os.listdir("/proc/self/task"))))
 def work_until(ops, expected):
-    # A worker begins, and is bound, when the system lets it run; no call waits for that.
-    until = time.monotonic() + 30
+    # A worker begins, and is bound, when the system lets it run; no call waits for that. Nor does
+    # who waits for the end of a thread wait until it is off the list.
+    until = time.monotonic() + 60
     while masks() != expected and time.monotonic() < until:
         work(ops)
 """
@@ -82,8 +89,9 @@ def test_threads_stay_on_their_processors_and_no_others_are_bound() -> None:
     cpus = ALLOWED[-2:]
     # The main thread is one of those that compute.
     bound = sorted([cpu] for cpu in cpus)
-    script = f"{_WORK}\nwork_until(NativeOps(cpus={cpus}), {bound})"
-    script += "\nfor _ in range(99): work(NativeOps())\nprint(masks(), NativeOps().num_threads)"
+    script = f"{_WORK}\nops = NativeOps(cpus={cpus})\nwork_until(ops, {bound})"
+    script += f"\nfor _ in range(99): work(NativeOps())\nwork_until(ops, {bound})"
+    script += "\nprint(masks(), NativeOps().num_threads)"
     assert _run(script) == f"{bound} {len(ALLOWED)}\n"
     free = [ALLOWED] * 2
     assert _run(f"{_WORK}\nwork_until(NativeOps(2), {free})\nprint(masks())") == f"{free}\n"

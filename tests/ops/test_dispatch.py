@@ -11,6 +11,7 @@ import pytest
 from headrace.errors import ConfigError
 from headrace.ops.dispatch import ISA_VARIABLE, available_isas, make_ops
 from headrace.ops.native_ops import NativeOps
+from tests.waiting import PATIENCE
 
 
 def test_available_isas_always_has_the_portable_one() -> None:
@@ -69,7 +70,7 @@ def test_make_ops_without_pytorch_names_the_extra() -> None:
         "    print(type(fault).__name__, fault)\n"
     )
     result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=PATIENCE
     )
     assert "ConfigError" in result.stdout
     assert "pip install headrace[torch]" in result.stdout
@@ -94,5 +95,7 @@ def test_native_ops_after_a_fork_still_work_in_the_child() -> None:
         "    os._exit(0 if same else 1)\n"
         "sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) or not same)\n"
     )
-    result = subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=False, timeout=60)
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], check=False, timeout=PATIENCE
+    )
     assert result.returncode == 0
