@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace import (
@@ -234,7 +234,6 @@ ANY = st.one_of(
 FIELDS = sorted(set(DEFAULTS) - {"structured_outputs", "skip_clone", "extra_args"})
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(FIELDS), ANY, max_size=4))
 def test_any_values_give_sound_parameters_or_a_validation_error(values: dict[str, Any]) -> None:
     try:
@@ -256,7 +255,6 @@ def test_any_values_give_sound_parameters_or_a_validation_error(values: dict[str
     assert params.clone() == params
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     temperature=st.floats(0.0, 2.0), top_p=st.floats(0.0, 1.0, exclude_min=True),
     top_k=st.integers(-1, 100), min_p=st.floats(0.0, 1.0), seed=st.integers(-(2**63), 2**63 - 1),

@@ -22,7 +22,7 @@ def is_repeated(answer: list[int], params: RepetitionDetectionParams) -> bool:
     return False
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.lists(st.integers(0, 2), min_size=1, max_size=30),
     st.integers(1, 4), st.integers(0, 4), st.integers(2, 4), st.integers(0, 5),

@@ -105,7 +105,7 @@ def cases(draw: st.DrawFn) -> tuple[np.ndarray, SamplingParams, list[int], list[
     return rows, params_of(**values), stop_ids, prompt, draw(st.integers(-(2**63), 2**63 - 1))
 
 
-@settings(max_examples=250, deadline=None, derandomize=True)
+@settings(max_examples=250, derandomize=True)
 @given(cases())
 def test_sample_with_any_parameters_agrees_with_the_oracle(
     case: tuple[np.ndarray, SamplingParams, list[int], list[int], int],
