@@ -7,7 +7,7 @@ a fifth.
 
 from __future__ import annotations
 
-MAX_STRETCH = 2.4
+MAX_STRETCH = 2.25
 """How many times longer a step may take with prefills than a usual one without. Below 3, so that
 the slowest gaps between tokens stay within 3 times the usual one; much lower would make newcomers
 wait: their prompts take MAX_STRETCH / (MAX_STRETCH - 1) times as long as if nobody else were there.

@@ -29,8 +29,8 @@ def size_of(crowd: Crowd, *, max_running: int = 100, num_blocks: int = 10_000) -
     [
         ({"max_tokens": 100}, True),
         ({"max_tokens": 100, "ignore_eos": True, "eos_token_id": EOS}, True),
-        ({"max_tokens": 72}, True),
-        ({"max_tokens": 71}, False),
+        ({"max_tokens": 80}, True),
+        ({"max_tokens": 79}, False),
         ({"max_tokens": 500, "eos_token_id": EOS}, False),
         ({"max_tokens": 500, "stop_token_ids": [5]}, False),
         ({"max_tokens": 500, "repetition_detection": RepetitionDetectionParams(5, 3, 3)}, False),
