@@ -248,8 +248,8 @@ class EngineArgs(ForeignArgs):
     )
     structured_outputs_timeout: float = option(
         1.5,
-        "Seconds it may take to check and compile a schema, pattern or grammar; the process that "
-        "does it is ended then, and the request refused.",
+        "Seconds of processor time it may take to check and compile a schema, pattern or grammar; "
+        "the process that does it is ended then, and the request refused.",
         group="Structured output",
     )
     structured_outputs_preload: bool = option(

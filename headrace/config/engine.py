@@ -131,7 +131,7 @@ class StructuredOutputsConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_depth: int = 64
     """Levels of lists and objects in a schema."""
     compile_timeout: float = 1.5
-    """Seconds the check and compilation of one may take."""
+    """Seconds of processor time the check and compilation of one may take."""
     preload: bool = False
     """Make what grammars need of the vocabulary at the start, and not with the first of them."""
 

@@ -14,8 +14,10 @@ import threading
 import time
 import weakref
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
+from typing import TypeAlias
 
 import msgspec
 
@@ -34,10 +36,16 @@ logger = make_logger(__name__)
 CHECKER_MODULE = "headrace.structured.proc"
 START_SECONDS = 20.0
 """How long the process may take to start, which counts for no check."""
+BUSY_FACTOR = 10.0
+"""How many times the processor time of a check may pass on the clock: the machine has other work,
+of which no schema becomes a bad one."""
 MAX_KEPT = 256
 MAX_KEPT_CHARACTERS = 1 << 16
 """Longer grammars are built anew each time."""
 _LENGTH = struct.Struct("<I")
+
+TimeLeft: TypeAlias = Callable[[], float]
+"""Seconds that may still pass; they may turn out to be more."""
 
 
 class GrammarChecker:
@@ -221,30 +229,48 @@ class _Process:
     def wait_started(self, timeout: float) -> bool:
         """Whether it takes queries, which it says once."""
         if not self._is_started:
-            self._is_started = self._answer(time.monotonic() + timeout) is not None
+            deadline = time.monotonic() + timeout
+            self._is_started = self._answer(lambda: deadline - time.monotonic()) is not None
         return self._is_started
 
     def ask(self, query: bytes, timeout: float) -> bytes | None:
-        """The answer, or None when it did not come in time, or the process has ended."""
-        deadline = time.monotonic() + timeout
+        """The answer, or None when it did not come in time, or the process has ended.
+
+        Args:
+            timeout: seconds of processor time.
+        """
+        time_left = self._time_left(timeout)
         left = memoryview(_LENGTH.pack(len(query)) + query)
         while left:
-            if not _wait(self._queries, select.POLLOUT, deadline):
+            if not _wait(self._queries, select.POLLOUT, time_left):
                 return None
             try:
                 left = left[os.write(self._queries, left) :]
             except BrokenPipeError:
                 return None
-        return self._answer(deadline)
+        return self._answer(time_left)
 
-    def _answer(self, deadline: float) -> bytes | None:
-        head = self._read(_LENGTH.size, deadline)
-        return None if head is None else self._read(_LENGTH.unpack(head)[0], deadline)
+    def _time_left(self, cpu_seconds: float) -> TimeLeft:
+        child, before = self._child, self._child.cpu_seconds()
+        if before is None:
+            deadline = time.monotonic() + cpu_seconds
+            return lambda: deadline - time.monotonic()
+        most, deadline = before + cpu_seconds, time.monotonic() + BUSY_FACTOR * cpu_seconds
 
-    def _read(self, size: int, deadline: float) -> bytes | None:
+        def left() -> float:
+            now = child.cpu_seconds()
+            return -1.0 if now is None else min(most - now, deadline - time.monotonic())
+
+        return left
+
+    def _answer(self, time_left: TimeLeft) -> bytes | None:
+        head = self._read(_LENGTH.size, time_left)
+        return None if head is None else self._read(_LENGTH.unpack(head)[0], time_left)
+
+    def _read(self, size: int, time_left: TimeLeft) -> bytes | None:
         data = b""
         while len(data) < size:
-            if not _wait(self._answers, select.POLLIN, deadline):
+            if not _wait(self._answers, select.POLLIN, time_left):
                 return None
             piece = os.read(self._answers, size - len(data))
             if not piece:
@@ -265,7 +291,14 @@ def _end(child: ChildProcess, queries: int, answers: int) -> None:
     child.stop(0.0)
 
 
-def _wait(descriptor: int, event: int, deadline: float) -> bool:
+def _wait(descriptor: int, event: int, time_left: TimeLeft) -> bool:
+    """Whether it became ready in time. One thread checks: its processor time passes no faster than
+    the clock."""
     poll = select.poll()
     poll.register(descriptor, event)
-    return bool(poll.poll(max(0.0, deadline - time.monotonic()) * 1000))
+    while True:
+        seconds = time_left()
+        if poll.poll(max(0.0, seconds) * 1000):
+            return True
+        if seconds <= 0.0:
+            return False

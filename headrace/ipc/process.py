@@ -54,6 +54,15 @@ class ChildProcess:
         """Whether it still runs."""
         return not self._is_stopping and not is_readable(self.life)
 
+    def cpu_seconds(self) -> float | None:
+        """Processor time it took until now; None where the system does not tell, or it is gone."""
+        try:
+            with open(f"/proc/{self.pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()  # its name may hold anything
+        except OSError:
+            return None
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
     def exit_status(self) -> int | None:
         """Its exit status, negative for a signal; None while it runs."""
         return self._process.poll()

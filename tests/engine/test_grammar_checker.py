@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 
 import psutil
@@ -112,6 +113,20 @@ def test_start_of_a_process_is_not_taken_for_a_check(
             checker.check(asked(json={"allOf": [*patterns, {"pattern": f"c{i}"}]}))
         assert checker.check(asked(regex=f"b{i}"))  # by a new process
     assert started == [True] * 7
+
+
+def test_time_the_machine_took_for_others_is_not_taken_for_the_check(
+    make_checker: MakeChecker,
+) -> None:
+    checker = make_checker(compile_timeout=0.5)
+    checker.check(asked(regex="a"))
+    [process] = psutil.Process().children()
+    stop(process)
+    threading.Timer(1.5, process.resume).start()
+    assert checker.check(asked(regex="b"))
+    stop(process)  # for good
+    with pytest.raises(ValidationError, match=TOO_LONG):
+        checker.check(asked(regex="c"))
 
 
 def test_grammar_that_nests_too_deep_for_a_thread_of_the_core_is_refused(
